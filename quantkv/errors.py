@@ -1,0 +1,14 @@
+"""The two exceptions a user may see: a wrong setting, and a right setting that this model or machine cannot serve.
+
+Both are ``ValueError`` so that library users need no new name; the command line turns them into one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+
+class QuantKVError(ValueError):
+    """A wrong name, value, file or setting; the message says which values are legal."""
+
+
+class UnsupportedError(QuantKVError):
+    """A legal setting that this model, device or transformers version cannot run; a sweep may skip the cell."""
