@@ -1,0 +1,127 @@
+"""From per-token scores to the quality section of a result row."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+
+import numpy as np
+import torch
+
+from quantkv.evaluation.divergence import TokenScores
+from quantkv.evaluation.statistics import percentile_99, ratio, window_interval
+
+LOW_PACKED_READ = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bits:
+    """What a value of the cache costs: on full pages, in a cache of C tokens, and that with exact tokens at 16 bits."""
+
+    bits_packed: float | None = None
+    bits_cache: float | None = None
+    bits_cache_16: float | None = None
+    cache_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality(Bits):
+    """The quality section of a row. NLL and KL in nats per token; intervals are None below 8 windows."""
+
+    nll: float
+    nll_ref: float
+    perplexity: float
+    perplexity_ref: float
+    delta_nll: float
+    delta_nll_low: float | None
+    delta_nll_high: float | None
+    ppl_ratio: float
+    kl_mean: float
+    kl_low: float | None
+    kl_high: float | None
+    kl_median: float
+    kl_max: float
+    kl_p99: float | None
+    top1_agreement: float
+    packed_read_fraction: float
+    floor_path_kl: float | None
+    tokens_scored: int
+    windows: list[dict]
+    flags: list[str]
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Per-token scores of one arm, kept window by window."""
+
+    scores: list[TokenScores] = field(default_factory=list)
+    starts: list[int | None] = field(default_factory=list)
+    packed_reads: list[float] = field(default_factory=list)
+    identical: bool = True
+
+    def add(self, scores: TokenScores, *, start: int | None, packed_read: float, identical: bool) -> None:
+        self.scores.append(scores)
+        self.starts.append(start)
+        self.packed_reads.append(packed_read)
+        self.identical &= identical
+
+    def tokens(self) -> dict[str, np.ndarray]:
+        """Per-token arrays over all windows, for a sidecar file."""
+        columns = {f.name: torch.cat([getattr(s, f.name) for s in self.scores]).numpy() for f in fields(TokenScores)}
+        return columns | {"window": np.repeat(np.arange(len(self.scores)), [len(s) for s in self.scores])}
+
+    def windows(self) -> list[dict]:
+        return [_window_sums(start, s) for start, s in zip(self.starts, self.scores, strict=True)]
+
+
+def _window_sums(start: int | None, scores: TokenScores) -> dict:
+    return {
+        "start": start,
+        "n": len(scores),
+        "sum_nll": float(scores.nll.sum()),
+        "sum_nll_ref": float(scores.nll_ref.sum()),
+        "sum_kl": float(scores.kl.sum()),
+        "n_top1": int(scores.top1.sum()),
+    }
+
+
+def summarise(
+    tally: Tally, *, bits: Bits = Bits(), floor_path_kl: float | None = None, flags: Sequence[str] = (), seed: int = 0
+) -> Quality:
+    windows = tally.windows()
+    column = {name: np.array([w[name] for w in windows], float) for name in windows[0] if name != "start"}
+    n, gaps = column["n"], column["sum_nll"] - column["sum_nll_ref"]
+    nll, nll_ref, delta = (ratio(sums, n) for sums in (column["sum_nll"], column["sum_nll_ref"], gaps))
+    delta_low, delta_high = window_interval(gaps, n, seed=seed)
+    kl_low, kl_high = window_interval(column["sum_kl"], n, seed=seed)
+    kl = tally.tokens()["kl"]
+    packed_read = ratio(np.array(tally.packed_reads) * n, n)
+    return Quality(
+        nll=nll,
+        nll_ref=nll_ref,
+        perplexity=_exp(nll),
+        perplexity_ref=_exp(nll_ref),
+        delta_nll=delta,
+        delta_nll_low=delta_low,
+        delta_nll_high=delta_high,
+        ppl_ratio=_exp(delta),
+        kl_mean=ratio(column["sum_kl"], n),
+        kl_low=kl_low,
+        kl_high=kl_high,
+        kl_median=float(np.median(kl)),
+        kl_max=float(np.max(kl)),
+        kl_p99=percentile_99(kl),
+        top1_agreement=ratio(column["n_top1"], n),
+        packed_read_fraction=packed_read,
+        floor_path_kl=floor_path_kl,
+        tokens_scored=int(n.sum()),
+        windows=windows,
+        flags=list(flags),
+        **asdict(bits),
+    )
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700 else math.inf

@@ -1,0 +1,76 @@
+"""Intervals over whole windows.
+
+The tokens of a window depend on each other, so an interval made from tokens is far too narrow: the windows
+are what gets resampled. All estimates are sums over sums, so a longer window weighs more.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+MIN_WINDOWS = 8
+MIN_WINDOWS_BOOTSTRAP = 16
+MIN_TOKENS_P99 = 5000
+RESAMPLES = 10_000
+
+Interval = tuple[float, float] | tuple[None, None]
+
+
+def ratio(sums: ArrayLike, counts: ArrayLike) -> float:
+    """Token-weighted mean of per-window sums."""
+    return float(np.sum(sums) / np.sum(counts))
+
+
+def window_interval(sums: ArrayLike, counts: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Interval:
+    """Interval of `ratio(sums, counts)`; (None, None) where there are too few windows to make one."""
+    s, n = np.asarray(sums, float), np.asarray(counts, float)
+    if len(s) < MIN_WINDOWS or not np.isfinite(s).all():
+        return None, None
+    if len(s) < MIN_WINDOWS_BOOTSTRAP:
+        return _t_interval(s, n, confidence)
+    return _bootstrap_interval(s, n, confidence, seed)
+
+
+def _t_interval(sums: NDArray, counts: NDArray, confidence: float) -> tuple[float, float]:
+    estimate, error = _ratio_and_error(sums, counts)
+    half = float(stats.t.ppf(0.5 + confidence / 2, len(sums) - 1)) * float(error)
+    return float(estimate) - half, float(estimate) + half
+
+
+def _ratio_and_error(sums: NDArray, counts: NDArray) -> tuple[NDArray, NDArray]:
+    """Ratio estimate and its linearised standard error, along the last dimension."""
+    windows = sums.shape[-1]
+    estimate = sums.sum(-1) / counts.sum(-1)
+    residuals = sums - estimate[..., None] * counts
+    error = np.sqrt(windows / (windows - 1) * (residuals**2).sum(-1)) / counts.sum(-1)
+    return estimate, error
+
+
+def _bootstrap_interval(sums: NDArray, counts: NDArray, confidence: float, seed: int) -> tuple[float, float]:
+    """Studentised bootstrap: with 16 skewed windows it covers about 94 %, percentiles and BCa about 89 %."""
+    estimate, error = _ratio_and_error(sums, counts)
+    picks = np.random.default_rng(seed).integers(0, len(sums), (RESAMPLES, len(sums)))
+    estimates, errors = _ratio_and_error(sums[picks], counts[picks])
+    usable = errors > 0
+    if error == 0 or not usable.any():
+        return float(estimate), float(estimate)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile((estimates[usable] - estimate) / errors[usable], [tail, 1 - tail])
+    return float(estimate - high * error), float(estimate - low * error)
+
+
+def median_interval(values: Sequence[float], *, confidence: float = 0.95) -> Interval:
+    """Distribution-free interval of the median from order statistics; (None, None) below 6 values."""
+    ordered = np.sort(np.asarray(values, float))
+    drop = int(stats.binom.ppf((1 - confidence) / 2, len(ordered), 0.5)) - 1 if len(ordered) else -1
+    if drop < 0:
+        return None, None
+    return float(ordered[drop]), float(ordered[-1 - drop])
+
+
+def percentile_99(values: ArrayLike) -> float | None:
+    """The 99th percentile, which needs at least 5000 tokens to mean anything."""
+    values = np.asarray(values, float)
+    return float(np.quantile(values, 0.99)) if len(values) >= MIN_TOKENS_P99 else None

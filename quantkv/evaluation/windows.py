@@ -1,0 +1,88 @@
+"""Evaluation windows: every context and every format scores the same target tokens.
+
+Windows end at the same places of the text and reach back as far as the context asks. With windows that
+start at the same place instead, each context would score other tokens and the comparison would be void.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quantkv.errors import QuantKVError
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Where the windows of a text end; `at(context)` cuts them out."""
+
+    ids: Tensor
+    ends: tuple[int, ...]
+    score: int
+    span: int
+    bos_id: int | None = None
+
+    @property
+    def starts(self) -> list[int]:
+        """Text position of the first scored target of each window: the same for every context."""
+        return [end - self.score for end in self.ends]
+
+    def at(self, context: int) -> list[Tensor]:
+        if not 1 <= context <= self.span:
+            raise QuantKVError(f"context {context} is outside 1..{self.span}, the span these windows were made for")
+        return [window(self.ids, end, context, score=self.score, bos_id=self.bos_id) for end in self.ends]
+
+
+def window(ids: Tensor, end: int, context: int, *, score: int, bos_id: int | None = None) -> Tensor:
+    """The context + score + 1 ids whose last one is `ids[end - 1]`.
+
+    The first `context` are prefilled, the `score` after them are the queries, and the queries' next tokens
+    are the targets. A BOS takes the place of the oldest token, so that the context counts it.
+    """
+    length = context + score + 1
+    if bos_id is None:
+        return ids[end - length : end].clone()
+    return torch.cat([ids.new_tensor([bos_id]), ids[end - length + 1 : end]])
+
+
+def make_windows(
+    ids: Tensor, *, span: int, score: int, windows: int, seed: int = 0, bos_id: int | None = None
+) -> Windows:
+    """Spread `windows` targets of `score` tokens over the text, one per stratum, none overlapping.
+
+    `span` is the largest context that will be asked for; it decides which part of the text can be scored,
+    so runs that should share their targets need the same `span`.
+    """
+    _check_counts(span=span, score=score, windows=windows)
+    ids = torch.as_tensor(ids, dtype=torch.long).flatten()
+    first = span + 1 - (bos_id is not None)
+    room = len(ids) - first
+    if room < windows * score:
+        raise QuantKVError(
+            f"the text is too short: {windows} windows of {score} scored tokens after a context of {span} need "
+            f"{first + windows * score} tokens, there are {len(ids)}; use a longer text, fewer windows or a "
+            "shorter context"
+        )
+    picks = random.Random(seed)
+    strata = [(first + i * room // windows, first + (i + 1) * room // windows) for i in range(windows)]
+    starts = [picks.randint(low, high - score) for low, high in strata]
+    return Windows(ids, tuple(start + score for start in starts), score, span, bos_id)
+
+
+def scored_length(windows: Sequence[Tensor], context: int) -> int:
+    """How many tokens each of these windows scores at `context`; all must agree."""
+    lengths = {len(ids) - context - 1 for ids in windows}
+    if len(lengths) != 1 or min(lengths) < 1:
+        raise QuantKVError(
+            f"windows for context {context} must all hold context + score + 1 ids with score >= 1, "
+            f"got lengths {sorted({len(ids) for ids in windows})}"
+        )
+    return lengths.pop()
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            raise QuantKVError(f"{name} must be at least 1, got {value}")
