@@ -1,0 +1,15 @@
+"""Codecs: pure functions between exact keys or values and the packed fields of a page. One method per file."""
+
+from quantkv.codecs.base import Codec, Field, Sharing, compute_dtype
+from quantkv.codecs.registry import CodecFamily, codec_family, codec_names, register_codec
+
+__all__ = [
+    "Codec",
+    "CodecFamily",
+    "Field",
+    "Sharing",
+    "codec_family",
+    "codec_names",
+    "compute_dtype",
+    "register_codec",
+]

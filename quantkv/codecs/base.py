@@ -1,0 +1,97 @@
+"""What a codec is: two pure functions between exact tensors and the named fields of a page.
+
+A codec knows nothing of layers, time or models. It declares its fields (so that the store can lay out pages and count
+bytes before anything runs), turns `[N, H, T, D]` tensors into fields, and fields back into tensors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quantkv.errors import QuantKVError
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One array of a page: `[heads, page_tokens / tokens, width]` elements of `dtype`.
+
+    `heads` is the number of KV heads, or 1 where all heads share an entry; `tokens` is how many tokens share one.
+    """
+
+    name: str
+    dtype: torch.dtype
+    heads: int
+    tokens: int
+    width: int
+
+    def shape(self, page_tokens: int) -> tuple[int, int, int]:
+        return self.heads, page_tokens // self.tokens, self.width
+
+    def nbytes(self, page_tokens: int) -> int:
+        heads, entries, width = self.shape(page_tokens)
+        return heads * entries * width * self.dtype.itemsize
+
+
+class Codec(ABC):
+    """Encode and decode keys or values. Stateless; one instance serves every layer with the same spec."""
+
+    group_tokens: int = 1
+    """How many consecutive tokens are encoded together; `encode` takes multiples of it."""
+
+    @abstractmethod
+    def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
+        """The fields of a page for tensors of `dtype`; raises QuantKVError where the shape is impossible."""
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, H, T, D]` to one `[N, heads, T / tokens, width]` tensor per field."""
+
+    @abstractmethod
+    def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
+        """Fields back to `[N, H, T, D]`, computed and returned in `dtype` (float32 or float64)."""
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Arithmetic on tensors of `dtype` happens in float32, and in float64 for float64 models."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Which elements share one scale: a block of heads × `tokens` × `channels` (None means all of them)."""
+
+    tokens: int = 1
+    channels: int | None = None
+    all_heads: bool = False
+
+    def entry_shape(self, num_heads: int, head_dim: int) -> tuple[int, int]:
+        """(heads, width) of a metadata entry."""
+        channels = self.channels or head_dim
+        if head_dim % channels:
+            legal = [d for d in range(1, head_dim + 1) if head_dim % d == 0 and d >= 8] or [head_dim]
+            raise QuantKVError(
+                f"a group of {channels} channels does not divide head_dim {head_dim}; legal groups: "
+                + ", ".join(map(str, legal))
+            )
+        return (1 if self.all_heads else num_heads), head_dim // channels
+
+    def split(self, x: Tensor) -> Tensor:
+        """View `[N, H, T, D]` as `[N, heads, H/heads, T/tokens, tokens, width, D/width]`."""
+        n, num_heads, length, head_dim = x.shape
+        heads, width = self.entry_shape(num_heads, head_dim)
+        return x.reshape(
+            n, heads, num_heads // heads, length // self.tokens, self.tokens, width, head_dim // width
+        )
+
+    @staticmethod
+    def spread(entry: Tensor) -> Tensor:
+        """`[N, heads, T/tokens, width]` metadata to a shape that broadcasts against `split`."""
+        return entry[:, :, None, :, None, :, None]
+
+
+SHARED_DIMS = (2, 4, 6)
+"""The dimensions of `Sharing.split` over which one scale is shared."""

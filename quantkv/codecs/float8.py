@@ -1,0 +1,42 @@
+"""8-bit floats with a scale: `x ≈ scale · code`, code in E4M3 (largest 448) or E5M2 (largest 57344).
+
+`scale` is the block's largest magnitude over the format's largest number, rounded up to its storage dtype and never 0; values
+are clamped before the cast because torch saturates or not depending on its version (OCP 8-bit floating point, 2023).
+Effective bits: 8 + metadata bits / elements that share it (8.25 for head_dim 64 per token and head).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Sharing, compute_dtype
+from quantkv.codecs.rounding import round_up_positive
+
+
+class Float8(Codec):
+    def __init__(
+        self, code: torch.dtype, sharing: Sharing, *, metadata: torch.dtype = torch.float16
+    ) -> None:
+        self.code, self.sharing, self.metadata = code, sharing, metadata
+        self.group_tokens = sharing.tokens
+
+    def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
+        heads, width = self.sharing.entry_shape(num_heads, head_dim)
+        return (
+            Field("codes", torch.uint8, num_heads, 1, head_dim),
+            Field("scale", self.metadata, heads, self.sharing.tokens, width),
+        )
+
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
+        largest = torch.finfo(self.code).max
+        scale = round_up_positive(blocks.abs().amax(SHARED_DIMS, keepdim=True) / largest, self.metadata)
+        scaled = (blocks / scale.to(blocks.dtype)).clamp_(-largest, largest)
+        codes = scaled.to(torch.float32).to(self.code).view(torch.uint8).reshape(x.shape)
+        return {"codes": codes, "scale": scale[:, :, 0, :, 0, :, 0]}
+
+    def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
+        codes = fields["codes"].contiguous().view(self.code).to(dtype)
+        blocks = self.sharing.split(codes).mul_(Sharing.spread(fields["scale"].to(dtype)))
+        return blocks.reshape(codes.shape)

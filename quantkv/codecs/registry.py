@@ -1,0 +1,110 @@
+"""Codecs by name: what a spec string may say, and how each name is built.
+
+A codec registers a name, the sharing words it understands and a builder; everything else (parsing, printing, the contract tests,
+`quantkv formats`) is driven from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from quantkv.codecs.affine import Affine
+from quantkv.codecs.base import Codec, Sharing
+from quantkv.codecs.float8 import Float8
+from quantkv.codecs.raw import Raw
+from quantkv.errors import QuantKVError
+
+SHARING_WORDS = {
+    "head": "token-head",
+    "token": "token",
+    "token-all": "token-all",
+    "channel": "channel",
+    "chunk-head": "chunk-head",
+    "chunk": "chunk",
+}
+"""The word in a short string, and its full name."""
+
+SHARING_MEANING = {
+    "token-head": "all channels of one token of one head",
+    "token": "a run of G channels of one token of one head",
+    "token-all": "all heads and channels of one token",
+    "channel": "one channel of one head over G consecutive tokens",
+    "chunk-head": "one head over one flush chunk",
+    "chunk": "all heads over one flush chunk",
+}
+METADATA = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a builder is given, checked already: `sharing` is None for codecs without scales."""
+
+    sharing: Sharing | None
+    symmetric: bool
+    metadata: torch.dtype
+    outward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFamily:
+    """A registered name. `bits` is the width of a code; `scaled` codecs take a sharing word and a metadata dtype."""
+
+    name: str
+    bits: int | None
+    build: Callable[[Options], Codec]
+    scaled: bool = True
+    affine: bool = False
+    summary: str = ""
+
+
+_FAMILIES: dict[str, CodecFamily] = {}
+
+
+def register_codec(family: CodecFamily) -> None:
+    """Add a codec under its name; a name can be taken only once."""
+    if family.name in _FAMILIES:
+        raise QuantKVError(f"a codec named {family.name!r} is registered already")
+    _FAMILIES[family.name] = family
+
+
+def codec_family(name: str) -> CodecFamily:
+    """The family registered under `name`; QuantKVError naming the legal ones otherwise."""
+    if name not in _FAMILIES:
+        raise QuantKVError(f"unknown codec {name!r}; legal codecs: {', '.join(codec_names())}")
+    return _FAMILIES[name]
+
+
+def codec_names() -> list[str]:
+    return sorted(_FAMILIES)
+
+
+def _affine(bits: int) -> Callable[[Options], Codec]:
+    def build(o: Options) -> Codec:
+        assert o.sharing is not None
+        return Affine(bits, o.sharing, symmetric=o.symmetric, metadata=o.metadata, outward=o.outward)
+
+    return build
+
+
+def _float8(code: torch.dtype) -> Callable[[Options], Codec]:
+    def build(o: Options) -> Codec:
+        assert o.sharing is not None
+        return Float8(code, o.sharing, metadata=o.metadata)
+
+    return build
+
+
+def _raw(dtype: torch.dtype | None) -> Callable[[Options], Codec]:
+    return lambda o: Raw(dtype)
+
+
+for _bits in (2, 3, 4, 5, 6, 8):
+    register_codec(CodecFamily(f"int{_bits}", _bits, _affine(_bits), affine=True, summary="affine integers"))
+for _name, _code in (("fp8-e4m3", torch.float8_e4m3fn), ("fp8-e5m2", torch.float8_e5m2)):
+    register_codec(CodecFamily(_name, 8, _float8(_code), summary="8-bit floats with a scale"))
+for _name, _dtype in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
+    register_codec(CodecFamily(_name, None, _raw(_dtype), scaled=False, summary="raw floats"))
+register_codec(CodecFamily("exact", None, _raw(None), scaled=False, summary="lossless, in the model's dtype"))

@@ -1,0 +1,38 @@
+"""Directed rounding to a storage dtype, so that a stored range always covers the values it was made for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _step(stored: Tensor, up: bool) -> Tensor:
+    """The neighbouring number of the same dtype, towards plus or minus infinity (IEEE bit patterns are ordered)."""
+    integer = _INT[stored.dtype.itemsize]
+    bits = stored.view(integer)
+    lowest = torch.iinfo(integer).min
+    away = (bits >= 0) == up
+    moved = torch.where(away, bits + 1, bits - 1)
+    from_zero = torch.full_like(bits, 1 if up else lowest + 1)
+    return torch.where(stored == 0, from_zero, moved).view(stored.dtype)
+
+
+def round_down(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The largest finite number of `dtype` that is not above `x`."""
+    stored = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+    return torch.where(stored.to(x.dtype) > x, _step(stored, up=False), stored)
+
+
+def round_up(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The smallest finite number of `dtype` that is not below `x`."""
+    stored = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+    return torch.where(stored.to(x.dtype) < x, _step(stored, up=True), stored)
+
+
+def round_up_positive(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`round_up` for scales: never 0, so that dividing by the result is always defined."""
+    info = torch.finfo(dtype)
+    smallest = info.smallest_subnormal if dtype == torch.float16 else info.tiny
+    return round_up(x.clamp_min(smallest), dtype)

@@ -1,0 +1,44 @@
+"""Which tokens stay exact, and when the oldest exact tokens are packed: a function of lengths alone.
+
+With `n` tokens cached before the current query, tokens `[sinks, boundary(n))` are packed and the rest is exact:
+
+    boundary(n) = sinks + flush * floor(max(0, n - sinks - recent) / flush)
+
+so at least the last `recent` tokens are exact at every step. (recent, flush) = (0, 128) is KIVI's rule for keys and (128, 1) its rule
+for values (Liu et al. 2024). Exact tokens from `boundary(n - reserve)` on stay held so that going back by up to `reserve` tokens is
+bit-equal to never having gone forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor
+
+Length = TypeVar("Length", int, Tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The policy of one tensor (keys or values). All lengths are in tokens."""
+
+    sinks: int
+    recent: int
+    flush: int
+    reserve: int
+
+    def boundary(self, n: Length) -> Length:
+        """The first position after the sinks that is not packed when `n` tokens are cached; ints or integer tensors."""
+        past = n - self.sinks - self.recent
+        past = past.clamp_min(0) if isinstance(past, Tensor) else max(0, past)
+        return self.sinks + past // self.flush * self.flush
+
+    def packed(self, n: int) -> int:
+        """How many tokens are packed when `n` are cached."""
+        return self.boundary(n) - self.sinks
+
+    @property
+    def capacity(self) -> int:
+        """Exact tokens that must be held after the sinks: the window, one chunk in the making, and the reserve."""
+        return self.recent + self.flush + self.reserve
