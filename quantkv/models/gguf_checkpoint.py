@@ -1,0 +1,137 @@
+"""GGUF files: dequantized once by transformers (slow), kept as an ordinary checkpoint, reloaded in a blink.
+
+The kept copy is float32 because the values of 4-bit blocks have no exact form in 16 bits. It is named by the
+file's hash and written under a temporary name, so neither a kill nor two processes at once leave half a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.models.packaged import cache_folder, temporary_folder
+from quantkv.models.quiet import quiet
+
+CONVERSION = 1
+SOURCE_FILE = "quantkv_source.json"
+STALE_SECONDS = 24 * 3600
+
+
+def converted_folder(path: Path) -> Path:
+    """The checkpoint folder made from a GGUF file, converting it if this is the first time."""
+    if not path.is_file():
+        raise QuantKVError(f"no such GGUF file: {path}")
+    digest = _sha256(path)
+    folder = cache_folder() / "converted" / f"{path.stem}-{digest[:16]}-v{CONVERSION}"
+    if not (folder / SOURCE_FILE).is_file():
+        _remove_stale(folder.parent)
+        print(f"quantkv: converting {path.name} once, kept in {folder}", file=sys.stderr, flush=True)
+        with temporary_folder(folder.parent) as scratch:
+            _convert(path, digest, scratch / folder.name)
+            _publish(scratch / folder.name, folder)
+    return folder
+
+
+def read_source(folder: Path) -> dict[str, str]:
+    """What the conversion recorded: ``sha256`` of the GGUF file and its ``weights`` precision."""
+    return json.loads((folder / SOURCE_FILE).read_text())
+
+
+def gguf_precision(path: Path) -> str:
+    """``4-bit GGUF (Q4_1)``: bits of the most frequent tensor type, name of the whole file's type."""
+    reader = gguf.GGUFReader(str(path))
+    elements: Counter[str] = Counter()
+    for tensor in reader.tensors:
+        elements[tensor.tensor_type.name] += int(tensor.n_elements)
+    main_type = elements.most_common(1)[0][0]
+    field = reader.fields.get("general.file_type")
+    name = gguf.LlamaFileType(int(field.contents())).name if field else main_type
+    name = name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    digits = re.search(r"\d+", main_type)
+    return f"{digits.group() if digits else '?'}-bit GGUF ({name})"
+
+
+def _convert(path: Path, digest: str, target: Path) -> None:
+    with quiet(), _one_reader():
+        model, tokenizer = _dequantize(path)
+        source = {"file": path.name, "sha256": digest, "weights": gguf_precision(path)}
+        try:
+            model.save_pretrained(target)
+            tokenizer.save_pretrained(target)
+            (target / SOURCE_FILE).write_text(json.dumps(source, indent=1))
+        except OSError as error:
+            hint = "set QUANTKV_CACHE to a folder with room"
+            raise QuantKVError(
+                f"cannot keep the converted model in {target.parent} ({error}); {hint}"
+            ) from error
+
+
+def _dequantize(path: Path) -> tuple[Any, Any]:
+    folder, name = str(path.parent), path.name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        config = AutoConfig.from_pretrained(folder, gguf_file=name)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=name, config=config, dtype=torch.float32
+        )
+    except (ValueError, KeyError, OSError) as error:
+        raise UnsupportedError(f"transformers cannot read the GGUF file {path}: {error}") from error
+    _forget_quantization(model)
+    return model, tokenizer
+
+
+@contextlib.contextmanager
+def _one_reader() -> Iterator[None]:
+    """Parsing the vocabulary takes seconds, and transformers does it at every call: here it is done once."""
+    reader = gguf.GGUFReader
+    gguf.GGUFReader = functools.lru_cache(maxsize=1)(reader)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = reader
+
+
+def _forget_quantization(model: Any) -> None:
+    """transformers refuses to save what came from GGUF, although the tensors are plain float32 by now."""
+    model.hf_quantizer = None
+    model.is_quantized = False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+
+
+def _publish(finished: Path, folder: Path) -> None:
+    try:
+        finished.rename(folder)
+    except OSError:  # another process was first; its copy is as good
+        if not (folder / SOURCE_FILE).is_file():
+            raise
+
+
+def _remove_stale(parent: Path) -> None:
+    """Scratch folders of killed conversions; those of a day ago belong to nobody."""
+    for folder in parent.glob(".unfinished-*"):
+        if time.time() - folder.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

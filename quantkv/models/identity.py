@@ -1,0 +1,107 @@
+"""Which model was it? A name can move; results are keyed by the revision, the precision and a fingerprint.
+
+The weights' own precision is that of the checkpoint, not of the tensors in memory: a 4-bit GGUF run in
+float32 is still a 4-bit model, and every caption must say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+
+SAMPLES_PER_TENSOR = 64
+VOLATILE_CONFIG = {
+    "_name_or_path",
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "_commit_hash",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model came from, kept on the model by ``load_model``."""
+
+    model: str
+    revision: str | None
+    weights: str
+
+    def attach(self, model: torch.nn.Module) -> None:
+        model._quantkv_source = self  # type: ignore[assignment]
+
+
+def model_identity(model: Any) -> dict[str, str | None]:
+    """``model``, ``revision``, ``weights`` (own precision), ``fingerprint`` (config and sampled weights)."""
+    source = getattr(model, "_quantkv_source", None) or _source_of_foreign(model)
+    return {
+        "model": source.model,
+        "revision": source.revision,
+        "weights": source.weights,
+        "fingerprint": fingerprint(model),
+    }
+
+
+def fingerprint(model: Any) -> str:
+    """SHA-256 over the configuration and a fixed sample of every parameter and buffer."""
+    digest = hashlib.sha256(_stable_config(model.config).encode())
+    for name, tensor in sorted(
+        chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]
+    ):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(_sample(tensor))
+    return digest.hexdigest()
+
+
+def describe_precision(config: Any) -> str:
+    """The precision a checkpoint is stored in, from its configuration: ``bfloat16``, ``4-bit awq``, ..."""
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        return _describe_quantization(
+            quantization if isinstance(quantization, dict) else quantization.to_dict()
+        )
+    dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+    return str(dtype or "float32").removeprefix("torch.")
+
+
+def _describe_quantization(quantization: dict[str, Any]) -> str:
+    method = str(getattr(quantization.get("quant_method"), "value", quantization.get("quant_method")))
+    bits = quantization.get("bits") or quantization.get("w_bit") or quantization.get("weight_bits")
+    if quantization.get("load_in_4bit"):
+        bits = 4
+    elif quantization.get("load_in_8bit"):
+        bits = 8
+    return f"{bits}-bit {method}" if bits else method
+
+
+def _source_of_foreign(model: Any) -> Source:
+    """A model that somebody else loaded: all that is known is what its configuration remembers."""
+    config = model.config
+    name = getattr(config, "_name_or_path", "") or type(model).__name__
+    return Source(name, getattr(config, "_commit_hash", None), describe_precision(config))
+
+
+def _stable_config(config: Any) -> str:
+    return json.dumps(_without_volatile(config.to_dict()), sort_keys=True, default=str)
+
+
+def _without_volatile(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _without_volatile(v) for k, v in value.items() if k not in VOLATILE_CONFIG}
+    return value
+
+
+def _sample(tensor: torch.Tensor) -> bytes:
+    if tensor.is_meta or tensor.numel() == 0:
+        return b"meta"
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // SAMPLES_PER_TENSOR)].to("cpu", torch.float64).numpy().tobytes()

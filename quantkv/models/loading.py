@@ -1,0 +1,179 @@
+"""``load_model``: one name in, a model ready for measurement and its tokenizer out.
+
+A name is a hub id, a local folder, a ``.gguf`` file, a packaged model or a ``random-`` model. The model comes
+back in evaluation mode without gradients and knows where it came from (``model_identity``).
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.models.gguf_checkpoint import converted_folder, read_source
+from quantkv.models.identity import Source, describe_precision
+from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
+from quantkv.models.quiet import quiet
+from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, is_random, random_model
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp64": torch.float64,
+}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
+
+
+def load_model(
+    name: str | Path,
+    *,
+    dtype: str | torch.dtype | None = "float32",
+    device: str | torch.device | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    revision: str | None = None,
+    attn: str | None = None,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Load a model and its tokenizer (``None`` where the model comes without one).
+
+    ``dtype=None`` keeps the checkpoint's own; ``attn`` is an attention implementation of transformers, or
+    ``quantkv``; ``seed`` draws the weights of ``random-`` models.
+    """
+    name = str(name)
+    _check_options(name, device, device_map, revision)
+    torch_dtype = _as_dtype(dtype)
+    if is_random(name):
+        model, tokenizer, source = _load_random(name, torch_dtype, seed)
+    elif name in PACKAGED_MODELS or name.lower().endswith(".gguf"):
+        model, tokenizer, source = _load_gguf(name, torch_dtype, device_map)
+    else:
+        model, tokenizer, source = _load_pretrained(name, torch_dtype, device_map, revision)
+    source.attach(model)
+    return _prepare(model, device, attn), tokenizer
+
+
+def model_names() -> list[str]:
+    """The built-in names; hub ids, folders and ``.gguf`` files come on top."""
+    return [*PACKAGED_MODELS, *RANDOM_MODELS]
+
+
+def _load_random(name: str, dtype: torch.dtype | None, seed: int) -> tuple[Any, Any, Source]:
+    model = random_model(name, seed=seed, dtype=dtype or torch.float32)
+    return model, byte_tokenizer(), Source(name, f"seed-{seed}", "random float32")
+
+
+def _load_gguf(name: str, dtype: torch.dtype | None, device_map: Any) -> tuple[Any, Any, Source]:
+    path = packaged_gguf(name) if name in PACKAGED_MODELS else Path(name).expanduser()
+    folder = converted_folder(path)
+    record = read_source(folder)
+    model, tokenizer = _from_pretrained(str(folder), dtype, device_map, None)
+    return model, tokenizer, Source(name, f"sha256:{record['sha256']}", record["weights"])
+
+
+def _load_pretrained(
+    name: str, dtype: torch.dtype | None, device_map: Any, revision: str | None
+) -> tuple[Any, Any, Source]:
+    local = Path(name).expanduser()
+    if local.is_dir():
+        name = str(local)
+        if not (local / "config.json").is_file():
+            raise QuantKVError(f"{local} is no model folder: it has no config.json")
+    elif _looks_like_path(name):
+        raise QuantKVError(f"no such model folder: {name}")
+    try:
+        weights = describe_precision(AutoConfig.from_pretrained(name, revision=revision))
+        model, tokenizer = _from_pretrained(name, dtype, device_map, revision)
+    except OSError as error:
+        raise QuantKVError(_cannot_load(name, local.is_dir(), error)) from error
+    except (ValueError, ImportError) as error:
+        raise UnsupportedError(f"transformers cannot load {name!r}: {_first_line(error)}") from error
+    return model, tokenizer, Source(name, getattr(model.config, "_commit_hash", None), weights)
+
+
+def _from_pretrained(
+    name: str, dtype: torch.dtype | None, device_map: Any, revision: str | None
+) -> tuple[Any, Any]:
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype or "auto", device_map=device_map, revision=revision
+        )
+        bare = Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES)
+        return model, None if bare else AutoTokenizer.from_pretrained(name, revision=revision)
+
+
+def _prepare(model: Any, device: str | torch.device | None, attn: str | None) -> Any:
+    if device is not None:
+        model = model.to(_as_device(device))
+    if attn is not None:
+        _set_attention(model, attn)
+    return model.eval().requires_grad_(False)
+
+
+def _set_attention(model: Any, attn: str) -> None:
+    if attn == "quantkv":
+        import quantkv.cache  # noqa: F401  (registers the attention implementation)
+    try:
+        model.set_attn_implementation(attn)
+    except (ValueError, ImportError, KeyError) as error:
+        legal = "quantkv, sdpa, eager, or another that transformers knows"
+        raise QuantKVError(
+            f"attention {attn!r} cannot be used ({_first_line(error)}); legal: {legal}"
+        ) from error
+
+
+def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if dtype is None or dtype == "auto":
+        return None
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise QuantKVError(f"unknown dtype {dtype!r}; legal: {', '.join(DTYPES)}, auto")
+    return DTYPES[dtype]
+
+
+def _as_device(device: str | torch.device) -> torch.device:
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise QuantKVError(f"device {str(device)!r} cannot be used: {_first_line(error)}") from error
+    return chosen
+
+
+def _check_options(name: str, device: Any, device_map: Any, revision: str | None) -> None:
+    if device is not None and device_map is not None:
+        raise QuantKVError("give device or device_map, not both")
+    if revision is not None and (
+        is_random(name) or name in PACKAGED_MODELS or name.lower().endswith(".gguf")
+    ):
+        raise QuantKVError(f"{name} has no revisions; revision is for hub ids")
+    if device_map is not None and is_random(name):
+        raise QuantKVError(f"{name} is built in memory; use device, not device_map")
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
+
+
+def _cannot_load(name: str, is_folder: bool, error: Exception) -> str:
+    if is_folder:
+        return f"cannot load the model folder {name}: {_first_line(error)}"
+    close = difflib.get_close_matches(name, model_names(), n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return (
+        f"cannot load model {name!r}{hint}: not a built-in name ({', '.join(model_names())}), not a folder, "
+        f"and as a hub id: {_first_line(error)}"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
