@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_SMALLEST_HALF = 2.0**-24
+"""The smallest positive float16, a subnormal; the wider dtypes need none, and CPUs may flush theirs to 0."""
 _INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -33,6 +35,5 @@ def round_up(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def round_up_positive(x: Tensor, dtype: torch.dtype) -> Tensor:
     """`round_up` for scales: never 0, so that dividing by the result is always defined."""
-    info = torch.finfo(dtype)
-    smallest = info.smallest_subnormal if dtype == torch.float16 else info.tiny
+    smallest = _SMALLEST_HALF if dtype == torch.float16 else torch.finfo(dtype).tiny
     return round_up(x.clamp_min(smallest), dtype)

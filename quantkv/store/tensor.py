@@ -1,0 +1,170 @@
+"""Everything one layer holds of one tensor (keys or values): sinks, packed pages and the exact tail, kept by one policy.
+
+Positions are counted over the whole row, left padding included. For a row with `p` pads the order is: pads (nothing is stored), sinks
+`[p, p + S)`, packed `[p + S, p + b(n − p))`, exact after that. All lengths are host integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from quantkv.codecs import Codec, compute_dtype
+from quantkv.policy import Window
+from quantkv.store.layout import page_layout
+from quantkv.store.pages import PageStore
+from quantkv.store.view import View
+from quantkv.store.window import Ring, Sinks
+
+ENCODE_TOKENS = 2048
+"""A long prompt is encoded in spans of about this many tokens, so that temporaries stay bounded."""
+
+
+class TensorStore:
+    """Append-only store of `[B, H, T, D]` tensors; rows share one length and may differ in left padding."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        window: Window,
+        shape: tuple[int, int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+        pads: Sequence[int] | None = None,
+    ) -> None:
+        """`shape` is (rows, num_key_value_heads, head_dim)."""
+        rows, heads, head_dim = shape
+        self.codec, self.window, self.dtype, self.device = codec, window, dtype, device
+        self.heads, self.head_dim = heads, head_dim
+        self.pages = PageStore(codec, page_layout(codec, heads, head_dim, dtype), rows, device)
+        self.ring = Ring(shape, window.capacity, dtype, device)
+        self.sinks = Sinks(shape, window.sinks, dtype, device)
+        self.pads = list(pads or [0] * rows)
+        self.length = 0
+        self.version = 0
+        self.materialized = 0
+        self._held_from = [pad + window.sinks for pad in self.pads]
+
+    @property
+    def rows(self) -> int:
+        return len(self.pads)
+
+    @property
+    def exact_nbytes(self) -> int:
+        """Bytes of sinks, window and reserve."""
+        return sum(t.untyped_storage().nbytes() for t in (self.ring.buffer, self.sinks.buffer))
+
+    @property
+    def nbytes(self) -> int:
+        return self.exact_nbytes + self.pages.nbytes
+
+    def storages(self) -> Iterable[Tensor]:
+        """Every tensor that this store keeps alive."""
+        return (self.ring.buffer, self.sinks.buffer, *self.pages.slabs)
+
+    def packed(self, row: int, length: int | None = None) -> int:
+        """How many tokens of a row are packed when it holds `length` tokens (now, by default)."""
+        return self.window.packed((self.length if length is None else length) - self.pads[row])
+
+    def view(self, extra: Tensor | None = None) -> View:
+        """What a query may read now; `extra` are tokens of the running call that are not in the ring."""
+        visible = [self.packed(row) for row in range(self.rows)]
+        stop = self.length + (0 if extra is None else extra.shape[-2])
+        return View(self, visible, stop, self.ring, extra)
+
+    def append(self, x: Tensor) -> View:
+        """Add `[B, H, T, D]`. The view that comes back shows the state before packing, with the new tokens exact."""
+        self.version += 1
+        length = self.length + x.shape[-2]
+        self.sinks.write(self.length, x, self.pads)
+        view = self._append_short(x) if x.shape[-2] <= self._short_call else self._append_long(x)
+        self._pack(view, length)
+        if x.shape[-2] > self._short_call:
+            self._renew_ring(view, length)
+        self.length = length
+        reach = length - self.window.reserve
+        self._held_from = [
+            max(held, pad + self.window.boundary(reach - pad)) for held, pad in zip(self._held_from, self.pads, strict=True)
+        ]
+        return view
+
+    @property
+    def _short_call(self) -> int:
+        """The longest call that fits the ring beside everything a query of that call may read."""
+        return self.window.reserve + 1
+
+    def _append_short(self, x: Tensor) -> View:
+        visible = [self.packed(row) for row in range(self.rows)]
+        self.ring.write(self.length, x)
+        return View(self, visible, self.length + x.shape[-2], self.ring, None)
+
+    def _append_long(self, x: Tensor) -> View:
+        return self.view(extra=x)
+
+    def _renew_ring(self, view: View, length: int) -> None:
+        """After a long call the old ring and the model's tensor belong to the view; keep the newest tokens in a new ring."""
+        start = max(0, length - self.window.capacity)
+        old, self.ring = self.ring, Ring((self.rows, self.heads, self.head_dim), self.window.capacity, self.dtype, self.device)
+        self.ring.write(start, view.exact(start, length, old))
+
+    def _pack(self, view: View, length: int) -> None:
+        for pad, rows in self.row_groups():
+            done = self.pages.used[rows[0]]
+            todo = self.packed(rows[0], length)
+            span = -(-ENCODE_TOKENS // self.window.flush) * self.window.flush
+            for low in range(done, todo, span):
+                high = min(todo, low + span)
+                first = pad + self.window.sinks
+                x = view.exact(first + low, first + high, self.ring)
+                self.pages.append(rows, x if len(rows) == self.rows else x[rows])
+
+    def row_groups(self) -> list[tuple[int, list[int]]]:
+        """(pads, rows) for the rows that share a pad count: those move in step."""
+        groups: dict[int, list[int]] = {}
+        for row, pad in enumerate(self.pads):
+            groups.setdefault(pad, []).append(row)
+        return list(groups.items())
+
+    def truncate(self, length: int) -> int:
+        """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones (a deep roll-back)."""
+        self.version += 1
+        deep = 0
+        for row, pad in enumerate(self.pads):
+            deep += self._truncate_row(row, pad, min(length, self.length))
+        self.length = min(length, self.length)
+        return deep
+
+    def _truncate_row(self, row: int, pad: int, length: int) -> int:
+        keep = self.packed(row, length)
+        if keep >= self.pages.used[row]:
+            return 0
+        first = pad + self.window.sinks
+        low, high = first + keep, min(length, self._held_from[row])
+        if low < high:
+            x = self.pages.read([row], keep, high - first, compute_dtype(self.dtype)).to(self.dtype)
+            self.ring.write(low, x, [row])
+            self._held_from[row] = low
+        self.pages.truncate(row, keep)
+        return int(low < high)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Reorder, drop or repeat rows: page tables and the exact tokens move, packed bytes do not."""
+        self.version += 1
+        self.ring.select(rows)
+        self.sinks.select(rows)
+        self.pages.select(rows)
+        self.pads = [self.pads[row] for row in rows]
+        self._held_from = [self._held_from[row] for row in rows]
+
+    def set_reserve(self, reserve: int) -> None:
+        """Hold more (or fewer) exact tokens for roll-back from now on."""
+        old, start = self.ring, max(0, self.length - self.window.capacity)
+        self.version += 1
+        self.window = Window(self.window.sinks, self.window.recent, self.window.flush, reserve)
+        start = max(start, self.length - self.window.capacity)
+        shape = (self.rows, self.heads, self.head_dim)
+        self.ring = Ring(shape, self.window.capacity, self.dtype, self.device)
+        if start < self.length:
+            self.ring.write(start, old.read(start, self.length))
