@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 import time
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +20,7 @@ class Clock:
     """Started when a measurement begins; knows when that was and how long it took."""
 
     def __init__(self) -> None:
-        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._begin = time.perf_counter()
 
     @property
@@ -51,7 +51,12 @@ def provenance(device: torch.device | str = "cpu", clock: Clock | None = None) -
 def machine() -> dict[str, Any]:
     """The processor, the cores this process may use, the memory, and the accelerator if there is one."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"cpu": _cpu_name(), "cores": _cores(), "ram_gb": round(psutil.virtual_memory().total / 2**30, 1), "gpu": gpu}
+    return {
+        "cpu": _cpu_name(),
+        "cores": _cores(),
+        "ram_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": gpu,
+    }
 
 
 @cache

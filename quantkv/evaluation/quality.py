@@ -1,7 +1,6 @@
 """From per-token scores to the quality section of a result row."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
@@ -10,12 +9,10 @@ import torch
 from quantkv.evaluation.divergence import TokenScores
 from quantkv.evaluation.statistics import percentile_99, ratio, window_interval
 
-LOW_PACKED_READ = 0.5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bits:
-    """What a value of the cache costs: on full pages, in a cache of C tokens, and that with exact tokens at 16 bits."""
+    """Bits per value on full pages, in a cache of C tokens, and in that with its exact tokens at 16 bits."""
 
     bits_packed: float | None = None
     bits_cache: float | None = None
@@ -69,7 +66,9 @@ class Tally:
 
     def tokens(self) -> dict[str, np.ndarray]:
         """Per-token arrays over all windows, for a sidecar file."""
-        columns = {f.name: torch.cat([getattr(s, f.name) for s in self.scores]).numpy() for f in fields(TokenScores)}
+        columns = {
+            f.name: torch.cat([getattr(s, f.name) for s in self.scores]).numpy() for f in fields(TokenScores)
+        }
         return columns | {"window": np.repeat(np.arange(len(self.scores)), [len(s) for s in self.scores])}
 
     def windows(self) -> list[dict]:
@@ -87,9 +86,13 @@ def _window_sums(start: int | None, scores: TokenScores) -> dict:
     }
 
 
+NO_BITS = Bits()
+
+
 def summarise(
-    tally: Tally, *, bits: Bits = Bits(), floor_path_kl: float | None = None, flags: Sequence[str] = (), seed: int = 0
+    tally: Tally, *, bits: Bits = NO_BITS, floor_path_kl: float | None = None, seed: int = 0
 ) -> Quality:
+    """All estimates over the windows of a tally: sums over sums, intervals from whole windows."""
     windows = tally.windows()
     column = {name: np.array([w[name] for w in windows], float) for name in windows[0] if name != "start"}
     n, gaps = column["n"], column["sum_nll"] - column["sum_nll_ref"]
@@ -118,7 +121,7 @@ def summarise(
         floor_path_kl=floor_path_kl,
         tokens_scored=int(n.sum()),
         windows=windows,
-        flags=list(flags),
+        flags=[],
         **asdict(bits),
     )
 

@@ -31,7 +31,9 @@ class Windows:
 
     def at(self, context: int) -> list[Tensor]:
         if not 1 <= context <= self.span:
-            raise QuantKVError(f"context {context} is outside 1..{self.span}, the span these windows were made for")
+            raise QuantKVError(
+                f"context {context} is outside 1..{self.span}, the span these windows were made for"
+            )
         return [window(self.ids, end, context, score=self.score, bos_id=self.bos_id) for end in self.ends]
 
 
@@ -61,9 +63,9 @@ def make_windows(
     room = len(ids) - first
     if room < windows * score:
         raise QuantKVError(
-            f"the text is too short: {windows} windows of {score} scored tokens after a context of {span} need "
-            f"{first + windows * score} tokens, there are {len(ids)}; use a longer text, fewer windows or a "
-            "shorter context"
+            f"the text is too short: {windows} windows of {score} scored tokens after a context of {span} "
+            f"need {first + windows * score} tokens, there are {len(ids)}; use a longer text, fewer windows "
+            "or a shorter context"
         )
     picks = random.Random(seed)
     strata = [(first + i * room // windows, first + (i + 1) * room // windows) for i in range(windows)]

@@ -1,0 +1,42 @@
+"""What a format costs: bits per value on full pages, and in a real cache that holds C tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantkv.evaluation.arms import Result, effective
+from quantkv.evaluation.huggingface import fill
+from quantkv.evaluation.quality import Bits
+from quantkv.spec import CacheSpec
+
+
+def cache_figures(model: Any, spec: Any, context: int) -> tuple[Bits, Result]:
+    """Bits and effective settings, read from a cache filled with `context` tokens; functions hold no bits."""
+    if not isinstance(spec, CacheSpec):
+        return Bits(), effective(model, spec)
+    from quantkv.cache import QuantizedCache
+
+    cache = fill(QuantizedCache(model.config, spec), model, context, batch=1)
+    exact_at_16 = cache.exact_nbytes * 2 / model.dtype.itemsize
+    bits = Bits(
+        bits_packed=bits_packed(model, spec),
+        bits_cache=cache.effective_bits,
+        bits_cache_16=8 * (cache.nbytes - cache.exact_nbytes + exact_at_16) / cache.elements,
+        cache_bytes=cache.nbytes,
+    )
+    return bits, effective(model, spec, cache, attn="quantkv", engine="reference")
+
+
+def bits_packed(model: Any, spec: CacheSpec) -> float:
+    """Bits per value of full pages, averaged over layers so that per-layer overrides count."""
+    config = model.config.get_text_config()
+    layers = range(config.num_hidden_layers)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    each = [
+        spec.for_layer(layer, len(layers)).bits_packed(
+            head_dim=head_dim, num_key_value_heads=heads, dtype=model.dtype
+        )
+        for layer in layers
+    ]
+    return sum(each) / len(each)

@@ -1,0 +1,58 @@
+"""What must never pass silently: a format not exercised, one without effect, one that damages the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from quantkv.errors import QuantKVError
+from quantkv.evaluation.quality import Quality
+from quantkv.spec import CacheSpec
+
+LOW_PACKED_READ = 0.5
+LARGE_KL = 0.1
+LOW_TOP1 = 0.8
+
+
+def check_exercised(label: str, packed_read: float, context: int) -> None:
+    """Raise where no scored token read a packed value: such a number says nothing about the format."""
+    if packed_read == 0:
+        raise QuantKVError(
+            f"{label}: no scored token reads a packed value at context {context}; use a longer context or a "
+            "smaller window (recent, flush, sinks)"
+        )
+
+
+def check_effect(label: str, spec: Any, identical: bool) -> None:
+    """Raise where a lossy format gave the reference's logits to the last bit."""
+    if identical and isinstance(spec, CacheSpec) and not spec.is_raw:
+        raise QuantKVError(f"{label} changed no logit: the cache was not exercised")
+
+
+def flagged(quality: Quality, spec: Any) -> Quality:
+    """The quality with everything a reader must not miss in its flags."""
+    return replace(
+        quality, flags=[*quality.flags, *_measurement_flags(quality, spec), *_damage_flags(quality)]
+    )
+
+
+def _measurement_flags(quality: Quality, spec: Any) -> list[str]:
+    flags = []
+    if quality.packed_read_fraction < LOW_PACKED_READ:
+        flags.append(f"packed pairs are only {quality.packed_read_fraction:.1%} of those attended")
+    score = quality.windows[0]["n"]
+    if isinstance(spec, CacheSpec):
+        flushes = sorted({t.flush for t in (spec.key, spec.value) if score % t.flush})
+        flags += [f"{score} scored tokens are no multiple of the flush of {flush}" for flush in flushes]
+    lossy = isinstance(spec, CacheSpec) and not spec.is_raw
+    if lossy and quality.floor_path_kl is not None and quality.kl_mean < quality.floor_path_kl:
+        flags.append("KL below the floor of the arithmetic")
+    return flags
+
+
+def _damage_flags(quality: Quality) -> list[str]:
+    if not all(map(math.isfinite, (quality.nll, quality.kl_mean))):
+        return ["NLL or KL is not finite"]
+    flags = [f"KL above {LARGE_KL} nats per token"] if quality.kl_mean > LARGE_KL else []
+    return flags + ([f"top-1 agreement below {LOW_TOP1:.0%}"] if quality.top1_agreement < LOW_TOP1 else [])

@@ -1,0 +1,94 @@
+"""The few things an evaluation asks of a transformers model and its caches, in one place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from quantkv.errors import QuantKVError
+
+
+def cache_argument(model: Any) -> str:
+    from quantkv.cache import cache_argument
+
+    return cache_argument(model)
+
+
+def forward(model: Any, ids: Tensor, cache: Any = None, *, keep: int = 1) -> Tensor:
+    """Logits [B, keep, V] of the last `keep` positions; `cache` grows by the ids."""
+    with_cache = (
+        {cache_argument(model): cache, "use_cache": True} if cache is not None else {"use_cache": False}
+    )
+    return model(input_ids=ids.to(model.device), logits_to_keep=keep, **with_cache).logits
+
+
+@contextmanager
+def attention(model: Any, implementation: str) -> Iterator[None]:
+    """Run the model with another attention implementation for a while."""
+    if implementation == "quantkv":
+        from quantkv.hooks import register
+
+        register()
+    before = model.config._attn_implementation
+    if implementation == before:
+        yield
+        return
+    model.set_attn_implementation(implementation)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def stock_attention(model: Any) -> str:
+    """What the baseline runs on: sdpa, or eager where the model knows no sdpa."""
+    return "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
+
+
+def check_length(model: Any, tokens: int) -> None:
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and tokens > limit:
+        raise QuantKVError(
+            f"{tokens} tokens (context and scored or decoded tokens) exceed the model's limit of {limit}"
+        )
+
+
+def share(cache: DynamicCache, device: str | None = None) -> DynamicCache:
+    """A cache with the same tensors, on `device` or where its layers live; growing it changes only it."""
+    twin = copy.copy(cache)
+    twin.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in twin.layers:
+        layer.keys, layer.values = (x.to(device or layer.device) for x in (layer.keys, layer.values))
+    return twin
+
+
+def dynamic_bytes(cache: DynamicCache) -> int:
+    """Bytes of the live storages of a DynamicCache, shared ones counted once."""
+    storages = [x.untyped_storage() for layer in cache.layers for x in (layer.keys, layer.values)]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+def cache_shapes(model: Any) -> list[tuple[int, int, int]]:
+    """KV heads, key and value width of each layer, as the model itself hands them to a cache."""
+    cache = DynamicCache()
+    with torch.inference_mode(), attention(model, stock_attention(model)):
+        forward(model, torch.zeros(1, 1, dtype=torch.long), cache)
+    return [(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]) for layer in cache.layers]
+
+
+def fill(cache: Any, model: Any, context: int, batch: int, *, seed: int = 0) -> Any:
+    """Append `context` random tokens to every layer of a cache; equal seeds give equal keys and values."""
+    for index, (heads, d_key, d_value) in enumerate(cache_shapes(model)):
+        noise = torch.Generator().manual_seed(seed * 1000 + index)
+        keys, values = (
+            torch.randn(batch, heads, context, width, generator=noise).to(model.device, model.dtype)
+            for width in (d_key, d_value)
+        )
+        cache.update(keys, values, index)
+    return cache

@@ -1,0 +1,95 @@
+"""Scoring one window with one format: the prompt prefilled once, the queries run through `simulate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from quantkv.evaluation.divergence import TokenScores, compare
+from quantkv.evaluation.huggingface import attention, dynamic_bytes, forward, share, stock_attention
+from quantkv.evaluation.simulate import protocol_calls, simulate
+
+REFERENCE = "exact"
+
+
+@dataclass(slots=True)
+class PreparedWindow:
+    """What the arms of a window share. `cache` holds the exact prompt, None where prefill is not exact."""
+
+    ids: Tensor
+    start: int | None
+    cache: DynamicCache | None
+    logits_ref: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        held = dynamic_bytes(self.cache) if self.cache is not None else 0
+        return held + self.logits_ref.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One window scored with one format."""
+
+    tokens: TokenScores
+    packed_read: float
+    identical: bool
+
+
+class Scorer:
+    """Scores windows of context + score + 1 ids; the last id of a window is only a target."""
+
+    def __init__(self, model: Any, *, context: int, prefill: str = "exact") -> None:
+        protocol_calls(prefill, context)
+        self.model, self.context, self.prefill = model, context, prefill
+
+    def prepare(self, ids: Tensor, start: int | None = None) -> PreparedWindow:
+        """Prefill the prompt, and score the window with the reference."""
+        cache = self._prefilled(ids) if self.prefill == "exact" else None
+        window = PreparedWindow(ids, start, cache, torch.empty(0))
+        window.logits_ref = self._simulated(window, REFERENCE)[0].cpu()
+        if cache is not None:
+            window.cache = share(cache, "cpu")
+        return window
+
+    def score(self, window: PreparedWindow, spec: Any) -> Scored:
+        logits, packed_read = self._simulated(window, spec)
+        logits_ref = window.logits_ref.to(logits.device)
+        tokens = compare(logits_ref, logits, window.ids[self.context + 1 :])
+        return Scored(tokens, packed_read, torch.equal(logits, logits_ref))
+
+    def floor_kl(self, window: PreparedWindow) -> float | None:
+        """Mean KL of the reference to stock attention: smaller differences are those of the arithmetic."""
+        if window.cache is None:
+            return None
+        with torch.inference_mode(), attention(self.model, stock_attention(self.model)):
+            logits = forward(
+                self.model, self._queries(window), share(window.cache), keep=self._score(window)
+            )[0]
+        return float(
+            compare(logits, window.logits_ref.to(logits.device), window.ids[self.context + 1 :]).kl.mean()
+        )
+
+    def _prefilled(self, ids: Tensor) -> DynamicCache:
+        cache = DynamicCache()
+        with torch.inference_mode(), attention(self.model, stock_attention(self.model)):
+            forward(self.model, ids[None, : self.context], cache)
+        return cache
+
+    def _simulated(self, window: PreparedWindow, spec: Any) -> tuple[Tensor, float]:
+        ids = window.ids[None, :-1] if window.cache is None else self._queries(window)
+        cache = None if window.cache is None else share(window.cache)
+        calls = protocol_calls(self.prefill, self.context)
+        with torch.inference_mode(), simulate(self.model, spec, **calls) as simulation:
+            logits = forward(self.model, ids, cache, keep=self._score(window))[0]
+        return logits, simulation.packed_read_fraction
+
+    def _queries(self, window: PreparedWindow) -> Tensor:
+        return window.ids[None, self.context : -1]
+
+    def _score(self, window: PreparedWindow) -> int:
+        return len(window.ids) - self.context - 1
