@@ -175,7 +175,7 @@ class CacheSpec:
     @property
     def name(self) -> str:
         """The preset's name where this spec is one, else the short string."""
-        from quantkv.presets import presets
+        from quantkv.named import presets
 
         return next((name for name, spec in presets().items() if spec == self), str(self))
 
@@ -186,7 +186,7 @@ class CacheSpec:
     @property
     def published_policy(self) -> bool:
         """Whether this is a preset whose sinks, window and flush rules are part of the published scheme."""
-        from quantkv.presets import PUBLISHED
+        from quantkv.named import PUBLISHED
 
         return self.name in PUBLISHED
 

@@ -92,7 +92,7 @@ def _once(target: dict, key: object, value: object, text: str) -> None:
 
 
 def _from_base(parts: _Parts, defaults: _Defaults, text: str) -> CacheSpec:
-    from quantkv.presets import PUBLISHED, presets
+    from quantkv.named import PUBLISHED, presets
 
     if parts.tensors:
         raise QuantKVError(f"{text!r} names both a whole format and single tensors")
@@ -106,7 +106,7 @@ def _from_base(parts: _Parts, defaults: _Defaults, text: str) -> CacheSpec:
 
 def base_texts(base: str) -> tuple[str, str]:
     """The key and value texts that one name stands for; options go to the tensors that carry the name's own codec."""
-    from quantkv.presets import tensor_texts
+    from quantkv.named import tensor_texts
 
     head, _, options = base.partition("@")
     if base in tensor_texts() or head not in tensor_texts():
@@ -204,7 +204,7 @@ def _read_options(tail: str, text: str) -> dict:
 
 
 def _unknown(text: str) -> str:
-    from quantkv.presets import presets
+    from quantkv.named import presets
 
     known = [*presets(), *codec_names()]
     close = difflib.get_close_matches(text, known, n=1)
@@ -224,7 +224,7 @@ def format_spec(spec: CacheSpec) -> str:
 
 
 def _heads(spec: CacheSpec) -> list[str]:
-    from quantkv.presets import tensor_texts
+    from quantkv.named import tensor_texts
 
     key, value = str(spec.key), str(spec.value)
     first, last = _window_parts(spec)

@@ -1,7 +1,7 @@
 """How a page's fields lie in its record, and how many pages are allocated: everything that decides bytes, as pure functions.
 
 A page is one fixed byte record of one layer and one row, keys and values apart. It holds as many tokens as make at least 4 KiB of
-codes per head (a multiple of the codec's group and of 32), because smaller pieces read well below streaming speed.
+data per head (the codec's group and 32 times a power of two), because smaller pieces read well below streaming speed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def page_layout(codec: Codec, num_heads: int, head_dim: int, dtype: torch.dtype)
 def _page_tokens(fields: tuple[Field, ...], num_heads: int, group: int) -> int:
     multiple = math.lcm(group, TOKEN_MULTIPLE)
     per_token_head = sum(f.nbytes(multiple) for f in fields if f.tokens == 1) / (multiple * num_heads)
-    return max(1, math.ceil(PAGE_BYTES_PER_HEAD / per_token_head / multiple)) * multiple
+    least = math.ceil(PAGE_BYTES_PER_HEAD / per_token_head / multiple)
+    return multiple * 2 ** math.ceil(math.log2(max(1, least)))
 
 
 def next_slab_pages(pages_per_row: int) -> int:

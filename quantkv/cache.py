@@ -1,0 +1,195 @@
+"""`QuantizedCache`: a transformers cache whose full-attention layers hold packed keys and values."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.layer import QuantizedLayer
+from quantkv.spec import CacheSpec
+from quantkv.spec_text import parse_spec
+from quantkv.store.layout import page_layout
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+PREFILLS = ("exact", "final")
+ASKED_FOR_MASK: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantkv_cache", default=None)
+"""The cache whose `get_mask_sizes` ran last: the registered mask function tells it the rows' left padding."""
+
+
+class QuantizedCache(DynamicCache):
+    """A drop-in for `DynamicCache`: `model.generate(..., past_key_values=QuantizedCache(model.config, "int4-head"))`.
+
+    `spec` is a preset name, a short string or a `CacheSpec`. `prefill="final"` lets the first call attend to what the store ends up
+    holding, as simulators do; the default attends to exact keys and values. Layers other than full attention stay as transformers builds
+    them and are listed by `describe()`. Raises QuantKVError where the spec cannot fit the model, UnsupportedError where no layer of the
+    model can be quantized.
+    """
+
+    is_compileable = False
+
+    def __init__(self, config: PreTrainedConfig, spec: str | CacheSpec, *, prefill: str = "exact") -> None:
+        from quantkv import hooks  # registers the attention and mask functions
+
+        hooks.register()
+        if prefill not in PREFILLS:
+            raise QuantKVError(f"prefill {prefill!r}; legal: {', '.join(PREFILLS)}")
+        super().__init__(config=config)
+        self.spec, self.prefill = parse_spec(spec), prefill
+        self._pads: list[int] | None = None
+        self._reasons: dict[int, str] = {}
+        shape = _kv_shape(config)
+        for index, layer in enumerate(self.layers):
+            self._replace(index, layer, shape)
+        if not self.quantized_layers:
+            kinds = sorted(set(self._reasons.values()))
+            raise UnsupportedError(f"{self.spec.name} applies to no layer of this model: {'; '.join(kinds)}")
+
+    def _replace(self, index: int, layer: Any, shape: tuple[int, int]) -> None:
+        spec = self.spec.for_layer(index, len(self.layers))
+        if type(layer) is not DynamicLayer:
+            self._reasons[index] = f"{type(layer).__name__} keeps its own exact state"
+            return
+        for tensor in (spec.key, spec.value):
+            page_layout(tensor.build(), *shape, torch.float32)
+        self.layers[index] = QuantizedLayer(spec, prefill=self.prefill, pads=self._take_pads)
+
+    @property
+    def quantized_layers(self) -> list[QuantizedLayer]:
+        return [layer for layer in self.layers if isinstance(layer, QuantizedLayer)]
+
+    @property
+    def num_quantized_layers(self) -> int:
+        return len(self.quantized_layers)
+
+    @property
+    def engine(self) -> str:
+        """The engine that serves the fused attention path."""
+        return "reference"
+
+    # --- padding -------------------------------------------------------------------------------------------------
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        ASKED_FOR_MASK.set(weakref.ref(self))
+        self._pads = None
+        return super().get_mask_sizes(query_length, layer_idx)
+
+    def set_padding(self, pads: list[int]) -> None:
+        """Left padding of each row, for the first update of an empty cache."""
+        self._pads = pads
+
+    def _take_pads(self) -> list[int] | None:
+        return self._pads
+
+    # --- batch operations ----------------------------------------------------------------------------------------
+    def activate_past_recording(self) -> None:
+        for layer in self.layers:
+            if hasattr(layer, "activate_past_recording"):
+                layer.activate_past_recording()
+
+    # --- accounting ----------------------------------------------------------------------------------------------
+    def storages(self) -> Iterable[Tensor]:
+        """Every tensor the cache keeps alive, the exact layers' included."""
+        for layer in self.layers:
+            yield from layer.storages() if isinstance(layer, QuantizedLayer) else _plain_tensors(layer)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all live storages, each counted once."""
+        sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.storages()}
+        return sum(sizes.values())
+
+    @property
+    def exact_nbytes(self) -> int:
+        """Bytes of tokens that are held exactly: sinks, window and reserve, and layers that are not quantized."""
+        return sum(
+            layer.exact_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer) for layer in self.layers
+        )
+
+    @property
+    def used_nbytes(self) -> int:
+        """`nbytes` less pages that are allocated and empty."""
+        return sum(layer.used_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer) for layer in self.layers)
+
+    def predicted_nbytes(self) -> int:
+        """The closed form of `nbytes` from shapes and lengths, for a cache that was only appended to."""
+        return sum(
+            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else _predicted_plain(layer) for layer in self.layers
+        )
+
+    @property
+    def elements(self) -> int:
+        """Key and value elements that the cached tokens stand for."""
+        return sum(
+            s.rows * s.heads * s.head_dim * s.length for layer in self.quantized_layers for s in layer.stores
+        ) + sum(t.numel() for layer in self.layers if not isinstance(layer, QuantizedLayer) for t in _plain_tensors(layer))
+
+    @property
+    def effective_bits(self) -> float:
+        """Bits held per cached element, window, sinks, reserve and slack included; NaN while the cache is empty."""
+        return 8 * self.nbytes / self.elements if self.elements else float("nan")
+
+    def describe(self) -> pd.DataFrame:
+        """A row per layer: what is quantized and how, what is exact and why, bytes, and roll-backs beyond the reserve."""
+        import pandas as pd
+
+        return pd.DataFrame([self._describe_layer(i, layer) for i, layer in enumerate(self.layers)]).set_index("layer")
+
+    def _describe_layer(self, index: int, layer: Any) -> dict[str, Any]:
+        if not isinstance(layer, QuantizedLayer):
+            return {
+                "layer": index,
+                "quantized": False,
+                "format": "exact",
+                "why": self._reasons[index],
+                "tokens": int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else 0,
+                "nbytes": _plain_nbytes(layer),
+            }
+        key, value = layer.key_store, layer.value_store
+        return {
+            "layer": index,
+            "quantized": not layer.spec.is_raw,
+            "format": str(layer.spec),
+            "why": f"first {layer.spec.sinks}, last {layer.spec.key.recent} (keys) and {layer.spec.value.recent} (values) exact",
+            "tokens": layer.get_seq_length(),
+            "packed_keys": key.packed(0) if key else 0,
+            "packed_values": value.packed(0) if value else 0,
+            "nbytes": sum(s.nbytes for s in layer.stores),
+            "deep_rollbacks": layer.deep_rollbacks,
+            "materialized": sum(s.materialized for s in layer.stores),
+            "padding_from": layer.padding_source,
+        }
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """The name under which `model.forward` takes a cache: `cache` from transformers 5.24 on, `past_key_values` before."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def _kv_shape(config: PreTrainedConfig) -> tuple[int, int]:
+    """(num_key_value_heads, head_dim) as the text config states them."""
+    text = config.get_text_config(decoder=True)
+    heads = text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return getattr(text, "num_key_value_heads", None) or heads, head_dim
+
+
+def _plain_tensors(layer: Any) -> list[Tensor]:
+    return [t for t in vars(layer).values() if isinstance(t, Tensor) and t.numel() > 1]
+
+
+def _plain_nbytes(layer: Any) -> int:
+    return sum(t.untyped_storage().nbytes() for t in _plain_tensors(layer))
+
+
+def _predicted_plain(layer: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in _plain_tensors(layer))

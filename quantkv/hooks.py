@@ -1,0 +1,171 @@
+"""What transformers calls: the attention and mask functions registered as `"quantkv"`, and `use`, which turns them on and off again.
+
+The mask function must be registered beside the attention function, or masks silently become None and padding is attended to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from quantkv.attention import KVHandle, attend
+from quantkv.cache import ASKED_FOR_MASK, QuantizedCache, cache_argument
+from quantkv.errors import UnsupportedError
+from quantkv.spec import CacheSpec
+from quantkv.spec_text import parse_spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+IMPLEMENTATION = "quantkv"
+LONG_QUERY = 128
+"""Queries are taken this many at a time, so that scores stay bounded in long calls on a filled cache."""
+_REFUSED = ("indices", "block_indices", "sinks")
+
+
+class Simulator(Protocol):
+    """A decode-exact pass in progress: it computes attention itself where a layer would be quantized."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, **options: Any
+    ) -> Tensor | None: ...
+    def set_padding(self, pads: list[int]) -> None: ...
+
+
+SIMULATION: ContextVar[Simulator | None] = ContextVar("quantkv_simulation", default=None)
+
+
+def register() -> None:
+    """Make `attn_implementation="quantkv"` known to transformers; calling it again changes nothing."""
+    AttentionInterface.register(IMPLEMENTATION, quantkv_attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, quantkv_mask)
+
+
+def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells an empty cache the rows' left padding."""
+    padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
+    if simulation is not None and isinstance(padding, Tensor) and padding.dim() == 2:
+        simulation.set_padding(leading_zeros(padding))
+    asked = ASKED_FOR_MASK.get()
+    cache = asked() if asked is not None else None
+    if cache is not None and isinstance(padding, Tensor) and padding.dim() == 2 and cache.get_seq_length() == 0:
+        cache.set_padding(leading_zeros(padding))
+    return sdpa_mask(*args, **kwargs)
+
+
+def leading_zeros(mask: Tensor) -> list[int]:
+    """How many leading positions of each row of a 2-D mask are padding."""
+    return (mask.bool().cumsum(-1) == 0).sum(-1).tolist()
+
+
+def quantkv_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention over handles without decoding the history; everything else goes to sdpa or the reference engine."""
+    refused = [name for name in _REFUSED if kwargs.get(name) is not None]
+    if refused:
+        raise UnsupportedError(f"attn_implementation='quantkv' does not know the attention argument {refused[0]!r}; use 'eager'")
+    causal = (is_causal if is_causal is not None else getattr(module, "is_causal", True)) and attention_mask is None
+    options = {"scaling": scaling, "softcap": softcap, "sink_logits": s_aux}
+    simulation = SIMULATION.get()
+    if simulation is not None and hasattr(module, "layer_idx"):
+        out = simulation.attend(module.layer_idx, query, key, value, attention_mask, causal=causal, **options)
+        if out is not None:
+            return out.transpose(1, 2).contiguous(), None
+    if isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None:
+        out = _by_query_blocks(query, key.view, value.view, attention_mask, causal, options)
+        return out.transpose(1, 2).contiguous(), None
+    if softcap is None and s_aux is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
+            position_bias=position_bias, **kwargs,
+        )  # fmt: skip
+    raw = PlainReadable(key), PlainReadable(value)
+    return _by_query_blocks(query, *raw, attention_mask, causal, options).transpose(1, 2).contiguous(), None
+
+
+def _by_query_blocks(
+    query: Tensor, key: Any, value: Any, mask: Tensor | None, causal: bool, options: dict[str, Any]
+) -> Tensor:
+    """`attend` a bounded number of queries at a time."""
+    length, stop = query.shape[2], key.shape[2]
+    if length <= LONG_QUERY:
+        return attend(query, key, value, mask=mask, causal=causal, **options)
+    if mask is None and causal:
+        mask = torch.ones(length, stop, dtype=torch.bool, device=query.device).tril(stop - length)[None, None]
+    parts = [
+        attend(part, key, value, mask=None if mask is None else mask[:, :, i * LONG_QUERY : (i + 1) * LONG_QUERY], **options)
+        for i, part in enumerate(query.split(LONG_QUERY, 2))
+    ]
+    return torch.cat(parts, 2)
+
+
+class PlainReadable:
+    """An ordinary `[B, H, T, D]` tensor behind the engine's reading interface."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return tuple(self._x.shape)  # type: ignore[return-value]
+
+    def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
+        return self._x[:, :, start:stop].to(dtype or self._x.dtype)
+
+    def edges(self) -> list[int]:
+        return sorted({*range(0, self._x.shape[2], 2048), self._x.shape[2]})
+
+
+@contextmanager
+def fused_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Switch a model to `attn_implementation="quantkv"` and back at the end."""
+    register()
+    before = model.config._attn_implementation
+    model.set_attn_implementation(IMPLEMENTATION)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
+def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedModel]:
+    """Inside, every `generate` (and every pipeline that calls it) gets a fresh `QuantizedCache` and the fused attention.
+
+    A cache passed by hand is left alone. Everything is undone at the end.
+    """
+    spec = parse_spec(spec)
+    QuantizedCache(model.config, spec)  # fails here, before anything is changed
+    generate, names = model.generate, ("cache", "past_key_values")
+
+    def with_cache(*args: Any, **kwargs: Any) -> Any:
+        if all(kwargs.get(name) is None for name in names):
+            kwargs[cache_argument(model)] = QuantizedCache(model.config, spec)
+        return generate(*args, **kwargs)
+
+    with fused_attention(model):
+        model.generate = with_cache  # type: ignore[method-assign]
+        try:
+            yield model
+        finally:
+            del model.generate

@@ -1,0 +1,195 @@
+"""One quantized attention layer of a transformers cache: keys and values in a `TensorStore` each.
+
+`update` returns handles, so that attention reads pages and nothing decodes the whole history; the very first call returns the model's own
+tensors, because prefill attends to exact keys and values (`prefill: exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+from quantkv.attention import KVHandle
+from quantkv.errors import QuantKVError
+from quantkv.spec import CacheSpec
+from quantkv.store import TensorStore
+from quantkv.store.bytes import tensor_nbytes
+
+PAST_RECORDING_RESERVE = 256
+"""Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
+
+
+class QuantizedLayer(DynamicLayer):
+    """Packed keys and values of one layer. `spec` has no per-layer overrides left."""
+
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, spec: CacheSpec, *, prefill: str = "exact", pads: Callable[[], list[int] | None] | None = None) -> None:
+        self.key_store: TensorStore | None = None
+        self.value_store: TensorStore | None = None
+        super().__init__()
+        self.spec, self.prefill = spec, prefill
+        self._known_pads = pads or (lambda: None)
+        self._reserve = spec.reserve
+        self.deep_rollbacks = 0
+        self.padding_source = "none"
+
+    # `keys` and `values` exist for code that reads a layer's tensors directly; they decode on use.
+    @property
+    def keys(self) -> Tensor | None:
+        return None if self.key_store is None else KVHandle(self.key_store.view())
+
+    @keys.setter
+    def keys(self, value: None) -> None:
+        assert value is None
+
+    @property
+    def values(self) -> Tensor | None:
+        return None if self.value_store is None else KVHandle(self.value_store.view())
+
+    @values.setter
+    def values(self, value: None) -> None:
+        assert value is None
+
+    @property
+    def stores(self) -> tuple[TensorStore, ...]:
+        return tuple(s for s in (self.key_store, self.value_store) if s is not None)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None) -> None:
+        """Build the stores for tensors of this shape, dtype and device."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        spec = self.spec
+        windows = (spec.key.window(spec.sinks, self._reserve), spec.value.window(spec.sinks, self._reserve))
+        self.key_store, self.value_store = (
+            TensorStore(t.build(), w, (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads)
+            for t, w, x in zip((spec.key, spec.value), windows, (key_states, value_states), strict=True)
+        )
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add `[B, H, T, D]` keys and values; returns what this call's queries may see."""
+        first = self.get_seq_length() == 0
+        if key_states.requires_grad and not first:
+            raise QuantKVError("a quantized cache carries no gradients: run under torch.no_grad()")
+        if first:
+            self._begin(key_states, value_states, kwargs.get("kwargs") or {})
+        assert self.key_store is not None and self.value_store is not None
+        views = (self.key_store.append(key_states), self.value_store.append(value_states))
+        if first and self.prefill == "exact":
+            return key_states, value_states
+        if first:
+            views = tuple(view.after_packing() for view in views)
+        return KVHandle(views[0]), KVHandle(views[1])
+
+    def _begin(self, key_states: Tensor, value_states: Tensor, attention_kwargs: dict[str, Any]) -> None:
+        rows, length = key_states.shape[0], key_states.shape[-2]
+        pads = self._find_pads(attention_kwargs, rows, length)
+        if self._fits(key_states, value_states, pads):
+            return
+        self.lazy_initialization(key_states, value_states, pads)
+
+    def _fits(self, key_states: Tensor, value_states: Tensor, pads: list[int]) -> bool:
+        """Whether the stores of an emptied layer can serve again."""
+        return all(
+            (s.rows, s.heads, s.head_dim, s.dtype, s.device, s.pads)
+            == (x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device, pads)
+            for s, x in zip(self.stores, (key_states, value_states), strict=False)
+        ) and len(self.stores) == 2
+
+    def _find_pads(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> list[int]:
+        """Left padding of each row: from the mask, else from the position ids, else none (DESIGN: only leading padding is special)."""
+        pads = self._known_pads()
+        if pads is not None and len(pads) == rows:
+            self.padding_source = "attention mask"
+            return pads
+        positions = attention_kwargs.get("position_ids")
+        if isinstance(positions, Tensor) and positions.dim() == 2 and positions.shape[-1] == length:
+            self.padding_source = "position ids"
+            last = positions[:, -1].tolist()
+            found = [max(0, length - 1 - int(p)) for p in last]
+            return found if len(found) == rows else found * rows
+        self.padding_source = "none"
+        return [0] * rows
+
+    def get_seq_length(self, *args: Any) -> int:
+        return 0 if self.key_store is None else self.key_store.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        length = query_length if isinstance(query_length, int) else int(query_length.shape[0])
+        return self.get_seq_length() + length, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Zero or less drops that many tokens; a positive number keeps that many (as transformers before 5.14 calls it)."""
+        length = self.get_seq_length()
+        keep = max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
+        if keep < length:
+            self.deep_rollbacks += max(store.truncate(keep) for store in self.stores)
+
+    def activate_past_recording(self) -> None:
+        """Hold a longer reserve from now on, for decoding methods that take tokens back."""
+        self._reserve = max(self._reserve, PAST_RECORDING_RESERVE)
+        for store in self.stores:
+            store.set_reserve(self._reserve)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._select(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._select([row for row in range(self._rows) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        rows = torch.arange(self._rows)[indices.cpu() if isinstance(indices, Tensor) else indices]
+        self._select(rows.tolist())
+
+    @property
+    def _rows(self) -> int:
+        return 0 if self.key_store is None else self.key_store.rows
+
+    def _select(self, rows: list[int]) -> None:
+        for store in self.stores:
+            store.select(rows)
+
+    def reset(self) -> None:
+        self.key_store = self.value_store = None
+        self.is_initialized = False
+        self.deep_rollbacks = 0
+
+    def offload(self) -> None:
+        raise QuantKVError("a quantized cache does not offload; it stays on its layer's device")
+
+    def prefetch(self) -> None:
+        """Nothing to do: the layer never left its device."""
+
+    def storages(self) -> Iterable[Tensor]:
+        for store in self.stores:
+            yield from store.storages()
+
+    @property
+    def exact_nbytes(self) -> int:
+        return sum(store.exact_nbytes for store in self.stores)
+
+    @property
+    def used_nbytes(self) -> int:
+        return self.exact_nbytes + sum(store.pages.used_nbytes for store in self.stores)
+
+    def predicted_nbytes(self) -> int:
+        """The closed form, from shapes and lengths alone."""
+        return sum(
+            tensor_nbytes(
+                s.codec, s.window, rows=s.rows, num_heads=s.heads, head_dim=s.head_dim, length=s.length, dtype=s.dtype, pads=s.pads
+            )
+            for s in self.stores
+        )

@@ -1,0 +1,33 @@
+"""The closed form of a store's bytes, from shapes and lengths alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quantkv.codecs import Codec
+from quantkv.policy import Window
+from quantkv.store.layout import allocated_pages, page_layout
+
+
+def tensor_nbytes(
+    codec: Codec,
+    window: Window,
+    *,
+    rows: int,
+    num_heads: int,
+    head_dim: int,
+    length: int,
+    dtype: torch.dtype,
+    pads: Sequence[int] | None = None,
+) -> int:
+    """Bytes that a `TensorStore` holds after `length` tokens were appended to `rows` rows, without forks or roll-backs:
+
+        rows · heads · head_dim · itemsize · (sinks + recent + flush + reserve)  +  slabs of whole pages
+    """
+    exact = rows * num_heads * head_dim * dtype.itemsize * (window.sinks + window.capacity)
+    layout = page_layout(codec, num_heads, head_dim, dtype)
+    pages = sum(-(-window.packed(length - pad) // layout.page_tokens) for pad in pads or [0] * rows)
+    slots = rows * allocated_pages(-(-pages // rows))
+    return exact + slots * layout.record_bytes
