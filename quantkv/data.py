@@ -79,7 +79,10 @@ def _from_dataset(where: dict[str, Any], label: str) -> Text:
     rows = _load_dataset(where, split)
     if column not in rows.column_names:
         raise QuantKVError(f"{label} has no column {column!r}; its columns: {', '.join(rows.column_names)}")
-    return _text(label, "\n\n".join(rows[column]), f"{label} split={split} column={column}")
+    documents = list(rows[column])
+    if not all(isinstance(document, str) for document in documents):
+        raise QuantKVError(f"{label}: column {column!r} holds no text")
+    return _text(label, "\n\n".join(documents), f"{label} split={split} column={column}")
 
 
 def _load_dataset(where: dict[str, Any], split: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 
 import gguf
 import torch
+import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from quantkv.errors import QuantKVError, UnsupportedError
@@ -29,6 +30,7 @@ from quantkv.models.quiet import quiet
 
 CONVERSION = 1
 SOURCE_FILE = "quantkv_source.json"
+TOKENIZER_PROBE = "the capital of France is Paris (1889)"
 STALE_SECONDS = 24 * 3600
 
 
@@ -89,10 +91,19 @@ def _dequantize(path: Path) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(
             folder, gguf_file=name, config=config, dtype=torch.float32
         )
-    except (ValueError, KeyError, OSError) as error:
+    except Exception as error:  # the libraries below raise many kinds for a broken or unknown file
         raise UnsupportedError(f"transformers cannot read the GGUF file {path}: {error}") from error
+    _check_tokenizer(tokenizer, path)
     _forget_quantization(model)
     return model, tokenizer
+
+
+def _check_tokenizer(tokenizer: Any, path: Path) -> None:
+    """Older releases build some tokenizers wrongly and say nothing; the kept copy must not inherit that."""
+    ids = tokenizer(TOKENIZER_PROBE, add_special_tokens=False)["input_ids"]
+    if tokenizer.decode(ids).strip() != TOKENIZER_PROBE:
+        release = f"transformers {transformers.__version__}"
+        raise UnsupportedError(f"{release} builds a broken tokenizer from {path}; upgrade transformers")
 
 
 @contextlib.contextmanager

