@@ -1,0 +1,177 @@
+"""The ``quantkv`` command. What costs time to import is imported by the command that needs it.
+
+Exit codes: 0 done, 2 wrong input (one line says what), 3 some cells failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from quantkv.errors import QuantKVError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from quantkv.sweep.config import Sweep
+    from quantkv.sweep.runner import Summary
+
+
+class Commands(TyperGroup):
+    """Turns the errors a user can cause into one line and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except QuantKVError as error:
+            for line in str(error).splitlines():
+                typer.echo(f"quantkv: {line}", err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            typer.echo("quantkv: interrupted", err=True)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="quantkv",
+    help="Quantized KV caches: the bytes they hold, the speed they have, the quality they cost.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, as in --set contexts=[512,1024]"),
+]
+
+
+@app.command()
+def sweep(
+    config: ConfigFile,
+    overrides: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="results folder, instead of run.out")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the grid and stop")] = False,
+) -> None:
+    """Measure every cell of a sweep that has no result yet, then write the report."""
+    from rich.console import Console
+
+    from quantkv.sweep.config import load_config
+
+    console = Console()
+    given = list(overrides or []) + ([f"run.out={json.dumps(str(out))}"] if out else [])
+    settings = load_config(config, given)
+    if dry_run:
+        _print_grid(settings, console)
+        return
+    with console.status("starting"):
+        from quantkv.sweep.runner import run_sweep
+    summary = run_sweep(settings, console=console)
+    if not summary.interrupted:
+        _print_report(summary.rows(), Path(settings.run.out) / "report", settings, console)
+    _print_summary(summary, console)
+    raise typer.Exit(summary.exit_code)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="a folder of results")],
+    out: Annotated[Path | None, typer.Option(help="where to write; default FOLDER/report")] = None,
+) -> None:
+    """Write tables and figures from the results in a folder."""
+    from rich.console import Console
+
+    from quantkv.sweep.results import read_rows
+
+    console = Console()
+    rows = read_rows(folder, warn=lambda text: console.print(f"note: {text}", markup=False, highlight=False))
+    if not rows:
+        raise QuantKVError(f"no results in {folder}: it holds no <kind>-<format>-c<context>-….json")
+    _print_report(rows, out or folder / "report", None, console)
+
+
+@app.command()
+def formats() -> None:
+    """List the named formats: their short string, size, and which tokens stay exact."""
+    from rich.console import Console
+
+    from quantkv.sweep.describe import formats_table
+
+    _print_wide(formats_table(), Console())
+
+
+@app.command()
+def describe(
+    model: Annotated[str, typer.Argument(help="a model: built-in name, hub id, folder or .gguf file")],
+    format: Annotated[str, typer.Option("--format", "-f", help="a preset or short string")],
+    context: Annotated[int, typer.Option(min=1, help="cached tokens")] = 2048,
+) -> None:
+    """Show, layer by layer, what a format does to a model's cache and the bytes it will hold."""
+    from rich.console import Console
+
+    from quantkv.sweep.describe import cache_description
+
+    console = Console()
+    for part in cache_description(model, format, context):
+        _print_wide(part, console)
+
+
+def _print_grid(settings: Sweep, console: Console) -> None:
+    from rich.table import Table
+
+    from quantkv.sweep.grid import blocks, expand
+
+    cells = expand(settings)
+    table = Table("kind", "model", "context", "batch", "seed", "prefill", "formats", box=None, pad_edge=False)
+    for block in blocks(cells):
+        head = block.head
+        names = ", ".join(cell.label for cell in block.cells)
+        seed = str(head.seed) if head.kind == "quality" else "-"
+        table.add_row(head.kind, head.model.id, str(head.context), str(head.batch), seed, head.prefill, names)
+    _print_wide(table, console)
+    console.print(f"{len(cells)} cells; results would go to {settings.run.out}", highlight=False)
+
+
+def _print_wide(part: RenderableType, console: Console) -> None:
+    """Print a table unsqueezed: a cut short string would name no format."""
+    from rich.measure import Measurement
+
+    whole = Measurement.get(console, console.options.update(max_width=10_000), part).maximum
+    type(console)(width=max(whole, console.width)).print(part, highlight=False)
+
+
+def _print_report(rows: list[dict], out: Path, settings: Sweep | None, console: Console) -> None:
+    from quantkv.report.terminal import terminal_table
+    from quantkv.report.write import write_report
+    from quantkv.sweep.config import Report
+
+    chosen = settings.report if settings else Report()
+    paths = write_report(rows, out, **chosen.model_dump())
+    terminal_table(rows, console)
+    for path in paths:
+        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_summary(summary: Summary, console: Console) -> None:
+    counts = summary.counts
+    parts = [f"{counts['ok']} cells measured", f"{summary.finished_before} were finished before"]
+    parts += [f"{counts[status]} {status}" for status in ("failed", "skipped") if counts[status]]
+    parts += [f"{summary.elsewhere} being measured by another process"] if summary.elsewhere else []
+    console.print(f"{', '.join(parts)}; results in {summary.out}", highlight=False, soft_wrap=True)
+    if summary.interrupted:
+        console.print(
+            f"stopped with {summary.unfinished} cells to go; the same command goes on from here",
+            highlight=False,
+        )
+    elif counts["failed"]:
+        console.print("failed cells run again with the same command", highlight=False)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,1 @@
+"""Sweeps: a YAML file becomes a grid of cells, each finished cell one JSON file, a second run the rest."""

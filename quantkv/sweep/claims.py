@@ -1,0 +1,140 @@
+"""Claims: an exclusive file per cell, so that several workers can share one results folder.
+
+A claim is given up by its owner, or taken over when the owner's process is gone or its heartbeat has
+stopped. Two workers that take over one claim at the same instant both measure the cell, which costs time
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from quantkv.errors import QuantKVError
+
+HEARTBEAT_SECONDS = 10.0
+STALE_SECONDS = 60.0
+
+
+class Claims:
+    """The claims this process holds in one folder; a context manager that gives them all up at the end."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder) / ".claims"
+        self._held: set[Path] = set()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Claims:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._beat, name="quantkv-claims", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        for path in list(self._held):
+            self._give_up(path)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def take(self, key: str) -> bool:
+        """True when the cell is now ours."""
+        path = self._path(key)
+        if path in self._held:
+            return True
+        if self._create(path):
+            return True
+        if not is_stale(path):
+            return False
+        path.unlink(missing_ok=True)
+        return self._create(path)
+
+    def release(self, key: str) -> None:
+        path = self._path(key)
+        if path in self._held:
+            self._give_up(path)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+    def _create(self, path: Path) -> bool:
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(_myself(), file)
+        with self._lock:
+            self._held.add(path)
+        return True
+
+    def _give_up(self, path: Path) -> None:
+        with self._lock:
+            self._held.discard(path)
+        path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            with self._lock:
+                held = list(self._held)
+            for path in held:
+                with contextlib.suppress(OSError):
+                    os.utime(path)
+
+
+def is_stale(path: Path) -> bool:
+    """Whether a claim's owner is gone: its process ended (on this machine) or its heartbeat stopped."""
+    try:
+        age = time.time() - path.stat().st_mtime
+        owner = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        return age > STALE_SECONDS
+    if not isinstance(owner, dict) or owner.get("host") != socket.gethostname():
+        return age > STALE_SECONDS
+    return age > STALE_SECONDS or owner.get("started") != _started(owner.get("pid"))
+
+
+def _myself() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def _started(pid: Any) -> str | None:
+    """What tells this process from a later one of the same number; None when there is no such process."""
+    try:
+        os.kill(int(pid), 0)
+    except (TypeError, ValueError, OverflowError, ProcessLookupError):
+        return None
+    except PermissionError:
+        pass
+    try:
+        fields = Path(f"/proc/{int(pid)}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        return None if fields[0] == "Z" else fields[19]
+    except (OSError, IndexError):
+        return "alive"
+
+
+def prepare_folder(folder: str | Path) -> Path:
+    """The results folder, made and known to be writable before any work is done."""
+    folder = Path(folder)
+    probe = folder / f".write-test-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_text("", encoding="utf-8")
+        probe.unlink()
+    except OSError as error:
+        raise QuantKVError(
+            f"cannot write results to {folder}: {error.strerror}; choose another with --out"
+        ) from None
+    return folder

@@ -1,0 +1,196 @@
+"""The schema of a sweep file: settings typed, unknown keys refused, formats parsed before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from quantkv.errors import QuantKVError
+from quantkv.sweep.formats import FormatEntry
+from quantkv.sweep.messages import lines, nearest
+from quantkv.sweep.source import apply_overrides, read_yaml
+
+T = TypeVar("T")
+
+PREFILLS = ("exact", "final", "stream", "chunk:<tokens>")
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _unique(values: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _check_prefill(value: str) -> str:
+    if value in PREFILLS[:3] or re.fullmatch(r"chunk:[1-9]\d*", value):
+        return value
+    name = nearest(value, PREFILLS)
+    hint = f"; did you mean '{name}'?" if name else ""
+    raise ValueError(f"'{value}' is not one of {', '.join(PREFILLS)}{hint}")
+
+
+Positive = Annotated[int, Field(strict=True, ge=1)]
+NonNegative = Annotated[int, Field(strict=True, ge=0)]
+Prefill = Annotated[str, AfterValidator(_check_prefill)]
+OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_as_list), Field(min_length=1), AfterValidator(_unique)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelEntry(Section):
+    """What ``quantkv.load_model`` needs; ``attn`` is the attention implementation asked of transformers."""
+
+    id: str = Field(min_length=1)
+    dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "float32"
+    attn: Literal["quantkv", "sdpa", "eager", "flash_attention_2", "flex_attention"] = "quantkv"
+    revision: str | None = None
+    device: str | None = None
+    device_map: str | dict[str, int | str] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_id(cls, value: Any) -> Any:
+        return {"id": value} if isinstance(value, str) else value
+
+
+class Policy(Section):
+    """Which tokens stay exact; a setting left out keeps each format's own."""
+
+    sinks: OneOrMore[NonNegative | None] = (None,)
+    recent: OneOrMore[NonNegative | None] = (None,)
+    flush: OneOrMore[Positive | None] = (None,)
+
+
+class Text(Section):
+    """``python-docs``, a file, or a data set on the hub."""
+
+    source: str | None = None
+    hf: str | None = None
+    name: str | None = None
+    split: str = "test"
+    column: str = "text"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Text:
+        if (self.source is None) == (self.hf is None):
+            raise ValueError("give python-docs, a path, or {hf: ID, name: CONFIG, split: test, column: text}")
+        return self
+
+    @property
+    def argument(self) -> str | dict[str, Any]:
+        """As ``quantkv.load_text`` takes it."""
+        return self.source or self.model_dump(exclude={"source"}, exclude_none=True)
+
+    @property
+    def label(self) -> str:
+        return self.source or "/".join(str(part) for part in (self.hf, self.name, self.split) if part)
+
+
+class QualityProtocol(Section):
+    prefill: OneOrMore[Prefill] = ("exact",)
+    score: Positive = 128
+    windows: Positive = 16
+    bos: Literal["per_window", "none"] = "per_window"
+
+
+class Quality(Section):
+    text: Text = Text(source="python-docs")
+    protocol: QualityProtocol = QualityProtocol()
+
+
+class Speed(Section):
+    baseline: Literal["dynamic"] = "dynamic"
+    rounds: Positive = 10
+    block: Annotated[int, Field(strict=True, ge=2)] = 8
+    fill: Literal["prefill", "synthetic"] = "prefill"
+    threads: Positive | None = None
+
+
+class Memory(Section):
+    isolate: Literal["process"] = "process"
+    phases: OneOrMore[Literal["prefill", "decode"]] = ("prefill", "decode")
+
+
+class Run(Section):
+    executor: Literal["local"] = "local"
+    on_unsupported: Literal["error", "skip"] = "error"
+    cell_timeout: Positive | None = 600
+    out: str = Field(default="results/sweep", min_length=1)
+
+
+class Report(Section):
+    figures: OneOrMore[Literal["kl", "ppl_ratio", "memory", "decode_ms", "decode_tokens_per_s"]] = (
+        "kl",
+        "ppl_ratio",
+        "memory",
+        "decode_ms",
+    )
+    width: Literal["one-column", "two-column"] = "one-column"
+    files: OneOrMore[Literal["png", "pdf", "svg"]] = ("png", "pdf")
+    tables: OneOrMore[Literal["md", "tex", "csv"]] = ("md", "tex", "csv")
+
+
+class Sweep(Section):
+    """One sweep; ``quality``, ``speed`` or ``memory`` left out is not measured."""
+
+    version: Literal[1] = Field(alias="schema")
+    models: OneOrMore[ModelEntry]
+    formats: Annotated[tuple[FormatEntry, ...], BeforeValidator(_as_list), Field(min_length=1)]
+    policy: Policy = Policy()
+    contexts: OneOrMore[Positive]
+    batch_sizes: OneOrMore[Positive] = (1,)
+    seeds: OneOrMore[NonNegative] = (0,)
+    quality: Quality | None = None
+    speed: Speed | None = None
+    memory: Memory | None = None
+    run: Run = Run()
+    report: Report = Report()
+
+    @model_validator(mode="after")
+    def _something_to_measure(self) -> Sweep:
+        if self.quality is None and self.speed is None and self.memory is None:
+            raise ValueError("nothing to measure: give quality, speed or memory, for example 'memory: {}'")
+        names = [entry.label for entry in self.formats]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"formats: '{twice}' is given twice; give one of them another name")
+        return self
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(kind for kind in ("quality", "speed", "memory") if getattr(self, kind) is not None)
+
+
+def validate(raw: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
+    """``raw`` as a sweep, or one error with a line for every problem."""
+    try:
+        return Sweep.model_validate(dict(raw))
+    except ValidationError as error:
+        problems = lines(error, Sweep)
+    raise QuantKVError("\n".join(f"{where}: {problem}" for problem in problems))
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
+    """The sweep in a YAML file, with ``key=value`` overrides laid over it."""
+    return validate(apply_overrides(read_yaml(path), overrides), where=str(path))

@@ -1,0 +1,64 @@
+"""A format as a sweep file names it: a preset, a short string, or either of them with per-layer overrides.
+
+Parsing happens while the file is validated, so that a wrong name stops a sweep before it loads a model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from quantkv.errors import QuantKVError
+from quantkv.named import presets
+from quantkv.spec import CacheSpec
+from quantkv.spec_text import parse_spec
+from quantkv.sweep.messages import nearest
+
+
+def parse_format(text: str, **policy: int | None) -> CacheSpec:
+    """``parse_spec``, with the nearest preset named when the string is wrong."""
+    try:
+        return parse_spec(text, **policy)
+    except QuantKVError as error:
+        name = None if "did you mean" in str(error) else nearest(text, list(presets()))
+        raise QuantKVError(f"{error}; did you mean '{name}'?" if name else str(error)) from None
+
+
+class FormatEntry(BaseModel):
+    """``int4-head``, or ``{name: mixed, spec: int4-head, layers: {0-1: fp16, -1: int8-head}}``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    spec: str | None = None
+    layers: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _normalise(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and isinstance(layers := value.get("layers"), dict):
+            return {**value, "layers": {str(layer): spec for layer, spec in layers.items()}}
+        return value
+
+    @model_validator(mode="after")
+    def _parse(self) -> FormatEntry:
+        self.with_policy()
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def with_policy(
+        self, sinks: int | None = None, recent: int | None = None, flush: int | None = None
+    ) -> CacheSpec:
+        """The spec under a sweep's policy; what the string spells out and a published policy win over it."""
+        policy = {"sinks": sinks, "recent": recent, "flush": flush}
+        spec = parse_format(self.spec or self.name, **policy)
+        layers: dict[str | int, str | CacheSpec] = {
+            layer: parse_format(text, **policy) for layer, text in self.layers.items()
+        }
+        return spec.with_layers(layers) if layers else spec

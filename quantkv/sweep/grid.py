@@ -1,0 +1,179 @@
+"""The grid: model x format x policy x context x batch x seed, as the cells of the three kinds of measurement.
+
+A cell holds what was asked. Its key, the hash of everything that determines the number, needs to know the
+loaded model and the text too, so it is made later from the cell and a mapping of those facts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantkv.spec import CacheSpec
+from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.formats import FormatEntry
+
+KINDS = ("quality", "speed", "memory")
+BASELINE = "dynamic"
+MEMORY_STEPS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One number to make, in the words of the sweep file; ``spec`` None is the ``DynamicCache`` arm."""
+
+    kind: str
+    model: ModelEntry
+    label: str
+    spec: CacheSpec | None
+    context: int
+    batch: int = 1
+    seed: int = 0
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def spec_string(self) -> str:
+        return BASELINE if self.spec is None else str(self.spec)
+
+    @property
+    def prefill(self) -> str:
+        return str(self.protocol.get("prefill", "exact"))
+
+    @property
+    def title(self) -> str:
+        parts = [f"{self.kind}  {self.label}", f"context {self.context}"]
+        parts += [f"batch {self.batch}"] if self.batch != 1 else []
+        parts += [f"prefill {self.prefill}"] if self.prefill != "exact" else []
+        return ", ".join(parts)
+
+    def requested(self) -> dict[str, Any]:
+        """The ``requested`` section of a row; the baseline always runs on sdpa."""
+        model = self.model
+        asked: dict[str, Any] = {"model": model.id, "revision": model.revision, "dtype": model.dtype}
+        asked |= {"attn": "sdpa" if self.spec is None else model.attn}
+        asked |= {"format": self.label, "spec": self.spec_string, "context": self.context}
+        return asked | {"batch": self.batch, "seed": self.seed}
+
+    def key(self, facts: Mapping[str, Any]) -> str:
+        """SHA-256 over what was asked and ``facts``. Names decide nothing: two labels of one spec are one
+        cell; model, text and threads enter as the fingerprint, tokens and count that ``facts`` holds."""
+        asked = self.requested()
+        kept = {name: asked[name] for name in ("dtype", "attn", "spec", "context", "batch")}
+        protocol = {name: value for name, value in self.protocol.items() if name not in ("text", "threads")}
+        text = json.dumps([self.kind, kept, protocol, dict(facts)], sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Cells that share a prefill and a reference, or a baseline; missing ones are measured together."""
+
+    cells: tuple[Cell, ...]
+
+    @property
+    def head(self) -> Cell:
+        return self.cells[0]
+
+    @property
+    def kind(self) -> str:
+        return self.head.kind
+
+
+def expand(sweep: Sweep) -> list[Cell]:
+    """Every cell of the sweep once, model by model, kind by kind."""
+    makers = {"quality": _quality, "speed": _speed, "memory": _memory}
+    cells: list[Cell] = []
+    for model, kind in itertools.product(sweep.models, sweep.kinds):
+        cells += _distinct(makers[kind](sweep, model))
+    return cells
+
+
+def blocks(cells: Iterable[Cell]) -> list[Block]:
+    """Cells grouped by what they share, in order of first appearance."""
+    groups: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(_group(cell), []).append(cell)
+    return [Block(tuple(group)) for group in groups.values()]
+
+
+def formats(sweep: Sweep) -> list[tuple[str, CacheSpec]]:
+    """Each format under each policy, without those that a policy cannot change."""
+    policy = sweep.policy
+    policies = list(itertools.product(policy.sinks, policy.recent, policy.flush))
+    found: dict[str, tuple[str, CacheSpec]] = {}
+    for entry in sweep.formats:
+        specs = {str(spec): spec for spec in (entry.with_policy(*values) for values in policies)}
+        for text, spec in specs.items():
+            label = entry.label if len(specs) == 1 else _variant_label(entry, spec)
+            found.setdefault(text, (label, spec))
+    return list(found.values())
+
+
+def _variant_label(entry: FormatEntry, spec: CacheSpec) -> str:
+    """Which policy of the axis this is: the canonical string says it, a name of one's own gets it added."""
+    if entry.spec is None and not entry.layers:
+        return str(spec)
+    return f"{entry.label}+s{spec.sinks}+r{spec.key.recent}+f{spec.key.flush}"
+
+
+def _quality(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
+    assert sweep.quality is not None
+    text, protocol = sweep.quality.text, sweep.quality.protocol
+    for prefill, seed, context in itertools.product(protocol.prefill, sweep.seeds, sweep.contexts):
+        fixed = {"text": text.label, "prefill": prefill, "score": protocol.score}
+        fixed |= {"windows": protocol.windows, "bos": protocol.bos}
+        for label, spec in formats(sweep):
+            yield Cell(
+                kind="quality",
+                model=model,
+                label=label,
+                spec=spec,
+                context=context,
+                seed=seed,
+                protocol=fixed,
+            )
+
+
+def _speed(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
+    assert sweep.speed is not None
+    return _arms(sweep, model, "speed", sweep.speed.model_dump())
+
+
+def _memory(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
+    assert sweep.memory is not None
+    protocol = sweep.memory.model_dump(mode="json") | {"steps": MEMORY_STEPS}
+    return _arms(sweep, model, "memory", protocol)
+
+
+def _arms(sweep: Sweep, model: ModelEntry, kind: str, protocol: dict[str, Any]) -> Iterable[Cell]:
+    """``DynamicCache`` and every format; a seed changes neither bytes nor time, so all seeds share a cell."""
+    arms: list[tuple[str, CacheSpec | None]] = [(BASELINE, None), *formats(sweep)]
+    for context, batch, (label, spec) in itertools.product(sweep.contexts, sweep.batch_sizes, arms):
+        yield Cell(
+            kind=kind,
+            model=model,
+            label=label,
+            spec=spec,
+            context=context,
+            batch=batch,
+            seed=sweep.seeds[0],
+            protocol=protocol,
+        )
+
+
+def _distinct(cells: Iterable[Cell]) -> list[Cell]:
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        found.setdefault(
+            json.dumps([cell.requested() | {"format": ""}, dict(cell.protocol)], sort_keys=True), cell
+        )
+    return list(found.values())
+
+
+def _group(cell: Cell) -> Any:
+    shared = (cell.kind, cell.model.model_dump_json(), cell.context, cell.batch, cell.seed, cell.prefill)
+    return shared if cell.kind != "memory" else (*shared, cell.spec_string)

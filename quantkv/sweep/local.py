@@ -1,0 +1,227 @@
+"""Measuring in this process: one model loaded at a time, memory cells in subprocesses of their own."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quantkv.data import Text, bos_id, load_text, tokenize
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.evaluation import METRIC_VERSIONS
+from quantkv.evaluation.memory import memory_cell
+from quantkv.evaluation.perplexity import quality_block
+from quantkv.evaluation.provenance import provenance
+from quantkv.evaluation.rows import build_row
+from quantkv.evaluation.speed import speed_block
+from quantkv.evaluation.windows import Windows, make_windows
+from quantkv.models import load_model, model_identity
+from quantkv.sweep.config import ModelEntry, QualityProtocol, Sweep
+from quantkv.sweep.grid import BASELINE, MEMORY_STEPS, Cell, expand
+from quantkv.sweep.preflight import check_limit, model_config
+from quantkv.sweep.results import Row
+from quantkv.sweep.runner import OnArm, Result, Step
+
+CODEC_VERSION = 1
+"""Goes up when a codec stores other codes for the same input, so that older rows are measured again."""
+
+
+class LocalMeasure:
+    def __init__(self) -> None:
+        self.text: Text | None = None
+
+    def preflight(self, sweep: Sweep) -> None:
+        """A missing text, a context beyond a model's limit, a format that a model cannot run."""
+        self.text = load_text(sweep.quality.text.argument if sweep.quality else "python-docs")
+        cells = expand(sweep)
+        for entry in sweep.models:
+            config = model_config(entry)
+            if config is None:
+                continue
+            check_limit(config, entry.id, sweep)
+            if sweep.run.on_unsupported == "error":
+                for spec in {cell.spec_string: cell.spec for cell in cells}.values():
+                    check_supported(config, entry, spec)
+
+    def open(self, model: ModelEntry, sweep: Sweep) -> LocalSession:
+        assert self.text is not None, "preflight comes first"
+        return LocalSession(model, sweep, self.text)
+
+
+class LocalSession:
+    def __init__(self, entry: ModelEntry, sweep: Sweep, text: Text) -> None:
+        self.entry, self.sweep, self.text = entry, sweep, text
+        self.model, self.tokenizer = load_model(entry.id, **options(entry))
+        self.config, self.device = self.model.config, self.model.device
+        self.identity = model_identity(self.model)
+        self._plans: dict[int, Windows] = {}
+        check_limit(self.config, entry.id, sweep)
+
+    def facts(self, cell: Cell) -> Mapping[str, Any]:
+        facts: dict[str, Any] = {name: self.identity[name] for name in ("weights", "fingerprint")}
+        facts |= {"device": self.device.type, "engine": self._engine(cell), "codecs": CODEC_VERSION}
+        facts |= {"metrics": METRIC_VERSIONS[cell.kind]}
+        if cell.kind == "quality":
+            return facts | {"tokens": self._digest(cell)}
+        return facts | {"threads": self._threads, "machine": self._machine}
+
+    def check(self, cell: Cell) -> None:
+        check_supported(self.config, self.entry, cell.spec)
+
+    def quality(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
+        head, by_label = cells[0], {cell.label: cell for cell in cells}
+        plan = self._plan(head.seed)
+        quality_block(
+            self.model,
+            plan.at(head.context),
+            {label: cell.spec for label, cell in by_label.items() if cell.spec is not None},
+            context=head.context,
+            prefill=head.prefill,
+            on_arm=lambda label, result: on_arm(by_label[label], result),
+            starts=plan.starts,
+            progress=step,
+            seed=head.seed,
+        )
+
+    def speed(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
+        head, by_label, speed = cells[0], {cell.label: cell for cell in cells}, self.sweep.speed
+        assert speed is not None
+        speed_block(
+            self.model,
+            {label: cell.spec or BASELINE for label, cell in by_label.items()},
+            context=head.context,
+            ids=self._sample(head.context + speed.rounds * speed.block, head.seed),
+            batch=head.batch,
+            rounds=speed.rounds,
+            block=speed.block,
+            fill=speed.fill,
+            threads=self._threads,
+            seed=head.seed,
+            on_arm=lambda label, result: on_arm(by_label[label], result),
+            progress=step,
+        )
+
+    def memory(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
+        """Each cell loads its own copy in a fresh process; ours goes first, so that two need not fit."""
+        for cell in cells:
+            ids = self._sample(cell.batch * (cell.context + MEMORY_STEPS), cell.seed)
+            self._drop_model()
+            begin = time.perf_counter()
+            sections = memory_cell(
+                {"name": self.entry.id, **options(self.entry)},
+                cell.spec or BASELINE,
+                context=cell.context,
+                batch=cell.batch,
+                steps=MEMORY_STEPS,
+                ids=ids,
+                timeout=self.sweep.run.cell_timeout,
+                phases=cell.protocol["phases"],
+                threads=self._threads,
+            )
+            on_arm(cell, {"status": "ok", **sections, "seconds": time.perf_counter() - begin})
+
+    def row(self, cell: Cell, result: Result, key: str) -> Row:
+        made = provenance(self.device)
+        made |= {name: self.identity[name] for name in ("weights", "revision", "fingerprint")}
+        made["seconds"] = round(result.get("seconds") or 0.0, 3)
+        return build_row(
+            cell.kind,
+            cell.requested(),
+            result.get("effective"),
+            self._protocol(cell),
+            result.get(cell.kind),
+            made,
+            key=key,
+            status=result["status"],
+            reason=result.get("reason"),
+        )
+
+    def close(self) -> None:
+        self._drop_model()
+        self.tokenizer = None
+
+    def _drop_model(self) -> None:
+        self.model = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _protocol(self, cell: Cell) -> dict[str, Any]:
+        protocol = dict(cell.protocol)
+        if cell.kind == "quality":
+            protocol["text_sha256"] = self.text.sha256
+        if cell.kind == "speed":
+            protocol["threads"] = self._threads
+        return protocol
+
+    @cached_property
+    def _ids(self) -> Tensor:
+        return tokenize(self.text, self.tokenizer)
+
+    def _plan(self, seed: int) -> Windows:
+        """The windows of a seed: their ends are the same for every context of the sweep."""
+        if seed not in self._plans:
+            protocol = self.sweep.quality.protocol if self.sweep.quality else QualityProtocol()
+            self._plans[seed] = make_windows(
+                self._ids,
+                span=max(self.sweep.contexts),
+                score=protocol.score,
+                windows=protocol.windows,
+                seed=seed,
+                bos_id=bos_id(self.tokenizer) if protocol.bos == "per_window" else None,
+            )
+        return self._plans[seed]
+
+    def _digest(self, cell: Cell) -> str:
+        windows = torch.stack(self._plan(cell.seed).at(cell.context))
+        return hashlib.sha256(windows.numpy().tobytes()).hexdigest()
+
+    def _sample(self, length: int, seed: int) -> Tensor:
+        """Tokens to time with: the start of the text, repeated where it is short."""
+        if self.tokenizer is None:
+            generator = torch.Generator().manual_seed(seed)
+            return torch.randint(self.config.get_text_config().vocab_size, (length,), generator=generator)
+        return self._ids.repeat(-(-length // len(self._ids)))[:length]
+
+    @property
+    def _threads(self) -> int:
+        asked = self.sweep.speed.threads if self.sweep.speed else None
+        return asked or torch.get_num_threads()
+
+    @cached_property
+    def _machine(self) -> dict[str, Any]:
+        found = provenance(self.device)["machine"]
+        return {name: value for name, value in found.items() if name != "ram_gb"}
+
+    def _engine(self, cell: Cell) -> str:
+        if cell.spec is None or self.entry.attn != "quantkv":
+            return self.entry.attn
+        try:
+            return check_supported(self.config, self.entry, cell.spec) or "none"
+        except UnsupportedError:
+            return "none"
+
+
+def options(entry: ModelEntry) -> dict[str, Any]:
+    """The keyword arguments of ``load_model``."""
+    return entry.model_dump(exclude={"id"})
+
+
+def check_supported(config: Any, entry: ModelEntry, spec: Any) -> str | None:
+    """The engine that runs this spec on this model; ``UnsupportedError`` when none can."""
+    from quantkv.cache import QuantizedCache
+
+    if spec is None:
+        return None
+    try:
+        return QuantizedCache(config, spec).engine
+    except UnsupportedError:
+        raise
+    except QuantKVError as error:
+        raise UnsupportedError(f"{spec} on {entry.id}: {error}") from error

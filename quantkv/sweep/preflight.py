@@ -1,0 +1,45 @@
+"""What can be known of a model before its weights are loaded: its configuration, and so its limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantkv.errors import QuantKVError
+from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.grid import MEMORY_STEPS
+
+
+def model_config(entry: ModelEntry) -> Any | None:
+    """The configuration alone; None where only loading the model will tell what is wrong."""
+    from transformers import AutoConfig
+
+    from quantkv.models.gguf_checkpoint import converted_folder
+    from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
+    from quantkv.models.synthetic import is_random, random_model
+
+    if is_random(entry.id):
+        return random_model(entry.id).config
+    if entry.id in PACKAGED_MODELS:
+        return AutoConfig.from_pretrained(converted_folder(packaged_gguf(entry.id)))
+    try:
+        return AutoConfig.from_pretrained(entry.id, revision=entry.revision)
+    except (OSError, ValueError, ImportError):
+        return None
+
+
+def tokens_needed(sweep: Sweep) -> int:
+    """The longest sequence any cell runs: the largest context and what is scored or decoded after it."""
+    after = [sweep.quality.protocol.score if sweep.quality else 0]
+    after += [sweep.speed.rounds * sweep.speed.block if sweep.speed else 0]
+    after += [MEMORY_STEPS if sweep.memory else 0]
+    return max(sweep.contexts) + max(after)
+
+
+def check_limit(config: Any, name: str, sweep: Sweep) -> None:
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    needed, context = tokens_needed(sweep), max(sweep.contexts)
+    if limit is not None and needed > limit:
+        raise QuantKVError(
+            f"contexts: {context} and the {needed - context} tokens run after it make {needed}, "
+            f"but {name} reads at most {limit}; the largest legal context here is {limit - needed + context}"
+        )

@@ -1,0 +1,110 @@
+"""What a sweep shows while it runs: a live bar on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from quantkv.sweep.grid import Block, Cell
+from quantkv.sweep.timing import Forecast
+
+_MARKS = {"ok": "[green]ok[/]", "failed": "[red]failed[/]", "skipped": "[yellow]skipped[/]"}
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``3 min``, ``2 h 05 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class Display:
+    """Counts finished cells and says what is running and how long the rest will take."""
+
+    def __init__(self, cells: Iterable[Cell], console: Console) -> None:
+        self.console = console
+        self.forecast = Forecast()
+        self._open = {id(cell): cell for cell in cells}
+        self._total = len(self._open)
+        self._live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+        self._bar = self._make_bar()
+        self._task = self._bar.add_task("starting", total=self._total, left="")
+
+    def __enter__(self) -> Display:
+        if self._live:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._bar.stop()
+
+    def note(self, text: str) -> None:
+        self.console.print(f"[yellow]note[/] {escape(text)}", highlight=False)
+
+    def doing(self, text: str) -> None:
+        self._bar.update(self._task, description=escape(text), left=self._left())
+        if not self._live:
+            self.console.print(f"{self._counter()} {escape(text)}", highlight=False)
+
+    def running(self, block: Block) -> None:
+        head = block.head
+        names = ", ".join(cell.label for cell in block.cells)
+        self.doing(f"{head.kind}  context {head.context}  {names}")
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Where inside a block the measurement is; only the live bar shows it."""
+        if self._live:
+            self._bar.update(self._task, left=f"{escape(what)} {done}/{total}  {self._left()}")
+
+    def known(self, cell: Cell, row: dict | None = None) -> None:
+        """A cell that need not run: finished before, or another worker's."""
+        self._open.pop(id(cell), None)
+        self._bar.update(self._task, completed=self._done, left=self._left())
+
+    def finished(self, cell: Cell, status: str, reason: str | None, seconds: float) -> None:
+        if status == "ok":
+            self.forecast.learn(cell.kind, cell.context, seconds)
+        self.known(cell)
+        if status != "ok" or not self._live:
+            tail = f": {reason}" if reason else f"  {seconds:.1f} s  {self._left()}"
+            self.console.print(
+                f"{self._counter()} {escape(cell.title)}  {_MARKS[status]}{escape(tail)}", highlight=False
+            )
+
+    @property
+    def _done(self) -> int:
+        return self._total - len(self._open)
+
+    def _counter(self) -> str:
+        return escape(f"[{self._done}/{self._total}]")
+
+    def _left(self) -> str:
+        seconds = self.forecast.left((cell.kind, cell.context) for cell in self._open.values())
+        return "" if seconds is None or not self._open else f"about {duration(seconds)} left"
+
+    def _make_bar(self) -> Progress:
+        columns = (
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}"),
+        )
+        return Progress(*columns, console=self.console, transient=True)

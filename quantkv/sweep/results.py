@@ -1,0 +1,150 @@
+"""Result files: one JSON per finished cell, written under a temporary name and renamed, so that a killed
+sweep leaves whole rows or none. Tables and plots are made from these files and from nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quantkv.errors import QuantKVError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+SECTIONS = ("quality", "speed", "memory")
+STATUSES = ("ok", "failed", "skipped")
+_RANK = {"failed": 0, "skipped": 1, "ok": 2}
+
+Row = dict[str, Any]
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """``quality-int4-head-c2048-0123456789ab.json``."""
+    asked = row["requested"]
+    label = re.sub(r"[^a-z0-9.@+-]+", "-", str(asked["format"]).lower()).strip("-.")[:100]
+    return f"{row['kind']}-{label}-c{asked['context']}-{row['key'][:12]}.json"
+
+
+def write_row(row: Mapping[str, Any], folder: str | Path) -> Path:
+    """Write one row so that a reader sees all of it or nothing; older rows of the same cell go."""
+    folder = Path(folder)
+    path = folder / row_name(row)
+    text = json.dumps(strict_json(row), indent=1, allow_nan=False) + "\n"
+    _write_whole(path, text)
+    for old in folder.glob(f"{row['kind']}-*-{row['key'][:12]}.json"):
+        if old != path:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.stem}-{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def strict_json(value: Any) -> Any:
+    """``value`` with NaN and infinities as null and every number a plain Python one."""
+    if isinstance(value, Mapping):
+        return {str(key): strict_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict_json(item) for item in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) or hasattr(value, "item"):
+        plain = value if isinstance(value, float) else value.item()
+        return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+    return str(value)
+
+
+def read_rows(path: str | Path, *, warn: Callable[[str], None] | None = None) -> list[Row]:
+    """The rows of a folder or of one file; a truncated or foreign file is reported once and left alone."""
+    path = Path(path)
+    if not path.exists():
+        raise QuantKVError(f"no results at {path}: the folder does not exist")
+    found: dict[tuple[str, str], Row] = {}
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        row = _read_row(file, warn or (lambda message: warnings.warn(message, stacklevel=3)))
+        if row is None:
+            continue
+        known = found.get((row["kind"], row["key"]))
+        if known is None or _RANK[known["status"]] < _RANK[row["status"]]:
+            found[row["kind"], row["key"]] = row
+    return list(found.values())
+
+
+def _read_row(file: Path, warn: Callable[[str], None]) -> Row | None:
+    try:
+        row = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        warn(f"{file.name} is not a whole result file and is ignored ({error})")
+        return None
+    if not _is_row(row):
+        warn(f"{file.name} is not a quantkv result (schema {SCHEMA}) and is ignored")
+        return None
+    return dict(row)
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and row.get("schema") == SCHEMA
+        and row.get("kind") in SECTIONS
+        and row.get("status") in STATUSES
+        and isinstance(row.get("key"), str)
+        and isinstance(row.get("requested"), dict)
+        and (row["status"] != "ok" or isinstance(row.get(row["kind"]), dict))
+    )
+
+
+def load_results(path: str | Path) -> pd.DataFrame:
+    """Every row under ``path`` as a DataFrame; columns as in ``to_frame``."""
+    return to_frame(read_rows(path))
+
+
+def to_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """One line per row: what was asked, what ran, and every single number of its sections by its own name."""
+    import pandas as pd
+
+    table = [_flat(row) for row in rows]
+    return pd.DataFrame(table, columns=None if table else list(_flat({})))
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    asked, ran = row.get("requested") or {}, row.get("effective") or {}
+    made = row.get("provenance") or {}
+    flat: dict[str, Any] = {name: row.get(name) for name in ("kind", "status", "reason", "key")}
+    flat |= {name: asked.get(name) for name in ("model", "revision")}
+    flat["weights"] = made.get("weights", asked.get("weights"))
+    flat |= {
+        name: asked.get(name) for name in ("dtype", "attn", "format", "spec", "context", "batch", "seed")
+    }
+    flat["prefill"] = (row.get("protocol") or {}).get("prefill")
+    flat |= {name: ran.get(name) for name in ("engine", "simulated", "layers_quantized", "layers_total")}
+    for section in ("protocol", *SECTIONS, "provenance"):
+        flat |= {name: value for name, value in _scalars(row.get(section)).items() if name not in flat}
+    return flat
+
+
+def _scalars(section: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The single values of a section; the machine's cpu, cores and memory are joined to one word."""
+    values = {name: value for name, value in (section or {}).items() if not isinstance(value, dict | list)}
+    machine = (section or {}).get("machine")
+    if isinstance(machine, Mapping):
+        values["machine"] = ", ".join(str(part) for part in machine.values() if part is not None)
+    return values

@@ -1,0 +1,105 @@
+"""Reading the YAML a user wrote, and laying ``--set`` values over it, before any of it is believed.
+
+PyYAML keeps the last of two equal keys without a word; here that is an error, because a sweep that silently
+drops half of its settings produces a table that looks right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from quantkv.errors import QuantKVError
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses duplicate keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise QuantKVError(
+                    f"line {key_node.start_mark.line + 1}: a key must be a plain value, got {key!r}"
+                )
+            if key in seen:
+                raise QuantKVError(f"line {key_node.start_mark.line + 1}: {key!r} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise QuantKVError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise QuantKVError(f"{path} is not UTF-8 text") from error
+    value = parse_yaml(text, where=str(path))
+    if not isinstance(value, dict):
+        raise QuantKVError(f"{path}: expected a mapping such as 'schema: 1', found {type(value).__name__}")
+    return value
+
+
+def parse_yaml(text: str, *, where: str) -> Any:
+    """One YAML document; every problem is one line that says where it is."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except QuantKVError as error:
+        raise QuantKVError(f"{where}, {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise QuantKVError(f"{where}{line}: {error.problem or 'not valid YAML'}") from None
+    except yaml.YAMLError as error:
+        raise QuantKVError(f"{where}: {' '.join(str(error).split())}") from None
+
+
+def apply_overrides(raw: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """``raw`` with ``a.b=value`` laid over it; values are YAML, ``models.0.dtype`` reaches into a list."""
+    result: dict[str, Any] = _copy(raw)
+    for override in overrides:
+        path, separator, text = override.partition("=")
+        keys = path.strip().split(".")
+        if not separator or not all(keys):
+            raise QuantKVError(f"--set {override}: expected key=value, such as contexts=[512,1024]")
+        _assign(result, keys, parse_yaml(text, where=f"--set {override}"), override)
+    return result
+
+
+def _assign(target: Any, keys: list[str], value: Any, override: str) -> None:
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        slot = _slot(target, key, ".".join(keys[:depth]), override)
+        if last:
+            target[slot] = value
+            return
+        if isinstance(target, dict) and target.get(slot) is None:
+            target[slot] = {}
+        target = target[slot]
+
+
+def _slot(target: Any, key: str, path: str, override: str) -> str | int:
+    if isinstance(target, dict):
+        return key
+    if isinstance(target, list):
+        if key.isdigit() and int(key) < len(target):
+            return int(key)
+        raise QuantKVError(
+            f"--set {override}: {path} is a list of {len(target)}; use {path}.0 or give a whole list"
+        )
+    raise QuantKVError(
+        f"--set {override}: {path} holds the single value {target!r}, so nothing can be set inside it"
+    )
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
