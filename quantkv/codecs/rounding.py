@@ -22,14 +22,16 @@ def _step(stored: Tensor, up: bool) -> Tensor:
 
 
 def round_down(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The largest finite number of `dtype` that is not above `x`."""
-    stored = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+    """The largest number of `dtype` that is not above `x`; what lies beyond the finite range comes back as its end."""
+    x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+    stored = x.to(dtype)
     return torch.where(stored.to(x.dtype) > x, _step(stored, up=False), stored)
 
 
 def round_up(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The smallest finite number of `dtype` that is not below `x`."""
-    stored = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+    """The smallest number of `dtype` that is not below `x`; what lies beyond the finite range comes back as its end."""
+    x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+    stored = x.to(dtype)
     return torch.where(stored.to(x.dtype) < x, _step(stored, up=True), stored)
 
 
