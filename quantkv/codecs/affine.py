@@ -62,11 +62,11 @@ class Affine(Codec):
         planes = [fields[f"codes{i}"] for i in range(len(PLANES[self.bits]))]
         codes = unpack(planes, self.bits, head_dim)
         blocks = self.sharing.split(codes.to(dtype))
+        scale = Sharing.spread(fields["scale"].to(dtype))
         if self.symmetric:
-            blocks.sub_(2 ** (self.bits - 1))
-        blocks.mul_(Sharing.spread(fields["scale"].to(dtype)))
-        if not self.symmetric:
-            blocks.add_(Sharing.spread(fields["zero"].to(dtype)))
+            blocks = blocks.sub_(2 ** (self.bits - 1)).mul_(scale)
+        else:
+            blocks = blocks.mul_(scale).add_(Sharing.spread(fields["zero"].to(dtype)))
         return blocks.reshape(codes.shape)
 
     def _asymmetric(self, blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ repeat and fork move table entries only. A shared open page is copied when one o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class PageStore:
         self.codec, self.layout, self.device = codec, layout, device
         self.unit = max(1, rows)
         self.slabs: list[Tensor] = []
+        self._fields: list[dict[str, Tensor]] = []
         self._first: list[int] = []  # number of the first page of each slab
         self._refs: list[int] = []
         self._free: list[int] = []
@@ -70,20 +71,29 @@ class PageStore:
 
     def read(self, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """Decoded tokens `[start, stop)` of `rows`: `[len(rows), H, stop - start, D]` in `dtype`."""
-        page = self.layout.page_tokens
-        first, last = start // page, -(-stop // page)
-        fields = self.fields(rows, first, last)
-        x = self.codec.decode(fields, self.layout.head_dim, dtype)
-        x = x.unflatten(0, (last - first, len(rows))).permute(1, 2, 0, 3, 4).flatten(2, 3)
-        return x[:, :, start - first * page : stop - first * page]
+        layout, count = self.layout, len(rows)
+        first, last = start // layout.page_tokens, -(-stop // layout.page_tokens)
+        shape = (count, layout.num_heads, last - first, layout.page_tokens, layout.head_dim)
+        out = torch.empty(shape, dtype=dtype, device=self.device)
+        for low, _, fields in self.runs(rows, first, last):
+            x = self.codec.decode(fields, layout.head_dim, dtype)
+            for at, piece in _whole_pages(x, low, count):
+                page, row = divmod(at, count)
+                pages, wide = piece.shape[:2]
+                out[row : row + wide, :, page : page + pages].copy_(piece.permute(1, 2, 0, 3, 4))
+        base = first * layout.page_tokens
+        return out.flatten(2, 3)[:, :, start - base : stop - base]
 
-    def fields(self, rows: Sequence[int], first: int, last: int) -> dict[str, Tensor]:
-        """Fields of pages `[first, last)` of `rows`, page by page: `[pages * rows, heads, entries, width]`."""
+    def runs(
+        self, rows: Sequence[int], first: int, last: int
+    ) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+        """Fields `[n, heads, entries, width]` of pages `[first, last)` of `rows`, as views of what lies together in memory.
+
+        Pages are counted page by page, rows innermost; each item is the range of that count, and its fields.
+        """
         numbers = [self.tables[row][index] for index in range(first, last) for row in rows]
-        parts = [self._views(numbers[a], numbers[b - 1] + 1) for a, b in self._runs(numbers)]
-        if len(parts) == 1:
-            return parts[0]
-        return {field.name: torch.cat([part[field.name] for part in parts]) for field in self.layout.fields}
+        for low, high in self._runs(numbers):
+            yield low, high, self._views(numbers[low], numbers[high - 1] + 1)
 
     def truncate(self, row: int, tokens: int) -> None:
         """Forget all but the first `tokens` tokens of a row."""
@@ -134,6 +144,7 @@ class PageStore:
         total = len(self._refs)
         slots = self.unit * next_slab_pages(total // self.unit)
         self.slabs.append(torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device))
+        self._fields.append(self.layout.views(self.slabs[-1]))
         self._first.append(total)
         self._refs += [0] * slots
         self._free += range(total, total + slots)
@@ -155,7 +166,7 @@ class PageStore:
         """Field views of pages `[first, last)`, which lie in one slab."""
         slab = self._slab(first)
         base = self._first[slab]
-        return self.layout.views(self.slabs[slab][first - base : last - base])
+        return {name: view[first - base : last - base] for name, view in self._fields[slab].items()}
 
     def _runs(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Index ranges of `numbers` whose pages follow each other in one slab."""
@@ -164,3 +175,11 @@ class PageStore:
             if numbers[i] != numbers[i - 1] + 1 or self._slab(numbers[i]) != self._slab(numbers[i - 1]):
                 starts.append(i)
         return list(zip(starts, [*starts[1:], len(numbers)], strict=True))
+
+
+def _whole_pages(x: Tensor, low: int, rows: int) -> Iterator[tuple[int, Tensor]]:
+    """Cut pages `[n, H, P, D]`, counted from `low` with rows innermost, into blocks `[pages, rows, H, P, D]` that start at a row."""
+    if low % rows == 0 and len(x) % rows == 0:
+        yield low, x.unflatten(0, (-1, rows))
+    else:
+        yield from ((low + i, x[i, None, None]) for i in range(len(x)))

@@ -63,7 +63,7 @@ class View:
         before = range(0, min(first, self.stop), SPAN_TOKENS)
         inside = range(first + step, packed_end, step)
         tail = range(packed_end, self.stop, SPAN_TOKENS)
-        return sorted({0, *before, *inside, *tail, self.stop})
+        return sorted({0, min(first, self.stop), *before, *inside, *tail, self.stop})
 
     def exact(self, start: int, stop: int, ring: Ring) -> Tensor:
         """Exact values of positions after the sinks, from the ring and the running call's own tensor: `[B, H, T, D]`."""
