@@ -133,8 +133,16 @@ def prepare_folder(folder: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_text("", encoding="utf-8")
         probe.unlink()
+        _sweep_up(folder)
     except OSError as error:
         raise QuantKVError(
             f"cannot write results to {folder}: {error.strerror}; choose another with --out"
         ) from None
     return folder
+
+
+def _sweep_up(folder: Path) -> None:
+    """Half-written files of workers that were killed while writing."""
+    for path in folder.glob(".*.tmp"):
+        if time.time() - path.stat().st_mtime > STALE_SECONDS:
+            path.unlink(missing_ok=True)

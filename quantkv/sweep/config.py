@@ -140,7 +140,7 @@ class Run(Section):
 
 
 class Report(Section):
-    figures: OneOrMore[Literal["kl", "ppl_ratio", "memory", "decode_ms", "decode_tokens_per_s"]] = (
+    figures: OneOrMore[Literal["kl", "ppl_ratio", "memory", "decode_ms", "decode_tps", "overview"]] = (
         "kl",
         "ppl_ratio",
         "memory",
