@@ -1,0 +1,146 @@
+"""What a table or a figure must say of itself: model, weights, text, protocol, machine, engine, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from quantkv.report.columns import REFERENCE_MARK
+from quantkv.report.summary import (
+    CAUTION_KL,
+    UNFIT_KL,
+    Row,
+    Study,
+    is_baseline,
+    made_of,
+    protocol_of,
+    requested,
+)
+
+HASH_DIGITS = 12
+LISTED = 4
+PACKAGES = ("quantkv", "torch", "transformers")
+
+
+def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
+    """Plain sentences about how the study's numbers, or only those of some kinds, were made."""
+    wanted = tuple(kinds) if kinds is not None else ("quality", "speed", "memory")
+    rows = [row for row in study.rows if row["kind"] in wanted]
+    parts = [_model(rows or study.rows, study)]
+    makers: dict[str, Callable[[list[Row]], str]] = {"quality": _quality, "speed": _speed, "memory": _memory}
+    for kind, maker in makers.items():
+        of_kind = [row for row in rows if row["kind"] == kind]
+        if of_kind:
+            parts.append(maker(of_kind))
+    return " ".join(
+        filter(None, (*parts, _policy(rows), _environment(rows), *(f"{note}." for note in study.notes)))
+    )
+
+
+def marks(study: Study) -> str:
+    """The meaning of the marks that this study's table uses."""
+    records = study.records()
+    parts = []
+    if any(record["speed_engine"] == "reference" for record in records):
+        parts.append(f"{REFERENCE_MARK} ran on the PyTorch reference engine: no speed claim.")
+    if any(record["verdict"] in ("unfit", "caution") for record in records):
+        parts.append(f"✗ unfit: mean KL ≥ {UNFIT_KL:g}; ! caution: mean KL ≥ {CAUTION_KL:g} nats.")
+    if any(record["verdict"] == "flagged" for record in records):
+        parts.append("? flagged: see the notes.")
+    return " ".join(parts)
+
+
+def _model(rows: Iterable[Row], study: Study) -> str:
+    weights = _list(made_of(row, "weights") for row in study.rows)
+    settings = [
+        f"weights {weights}" if weights else "",
+        f"computed in {_list(requested(r, 'dtype') for r in rows)}",
+    ]
+    revision = _list(made_of(row, "revision") for row in study.rows)
+    settings.append(f"revision {revision[:HASH_DIGITS]}" if revision else "")
+    settings.append(f"batch {study.batch}")
+    return f"{study.model} ({', '.join(filter(None, settings))})."
+
+
+def _quality(rows: list[Row]) -> str:
+    protocol = [protocol_of(row) for row in rows]
+    text = _list(p.get("text") for p in protocol)
+    digest = _list(str(p["text_sha256"])[:HASH_DIGITS] for p in protocol if p.get("text_sha256"))
+    parts = [f"Quality: text {text}" + (f" (sha256 {digest})" if digest else "")]
+    parts.append(f"prefill {_list(p.get('prefill') for p in protocol)}")
+    windows, score = (_list(p.get(name) for p in protocol) for name in ("windows", "score"))
+    parts.append(f"{windows} windows of {score} scored tokens")
+    if bos := _list(p.get("bos") for p in protocol):
+        parts.append("BOS in each window" if bos == "per_window" else f"BOS {bos}")
+    return ", ".join(parts) + "; KL and ΔNLL against the exact cache, intervals over windows."
+
+
+def _speed(rows: list[Row]) -> str:
+    protocol = [protocol_of(row) for row in rows]
+    rounds, block = (_list(p.get(name) for p in protocol) for name in ("rounds", "block"))
+    engines = _list((row.get("effective") or {}).get("engine") for row in rows if not is_baseline(row))
+    parts = [f"Speed: {rounds} rounds of {block} decode steps interleaved with DynamicCache, medians"]
+    parts.append(f"cache filled by {_list(p.get('fill') for p in protocol)}")
+    parts.append(f"{_list(_threads(row) for row in rows)} threads")
+    if engines:
+        parts.append(f"engine {engines}")
+    return ", ".join(parts) + "."
+
+
+def _threads(row: Row) -> Any:
+    return protocol_of(row).get("threads") or (row.get("provenance") or {}).get("threads")
+
+
+def _memory(rows: list[Row]) -> str:
+    counters = _list((row.get("memory") or {}).get("counter") for row in rows)
+    peaks = f" (peaks by {counters})" if counters else ""
+    return f"Memory: bytes the cache holds, each cell in a fresh process{peaks}; ratios to a 16-bit cache."
+
+
+def _policy(rows: list[Row]) -> str:
+    """Sinks, window and flush chunk where all quantized formats share them; else that they differ."""
+    effective = [row.get("effective") or {} for row in rows if not is_baseline(row) and _is_packed(row)]
+    policies = {tuple(e.get(name) for name in ("sinks", "recent_key", "flush_key")) for e in effective}
+    uniform = {
+        (e.get("recent_key"), e.get("flush_key")) == (e.get("recent_value"), e.get("flush_value"))
+        for e in effective
+    }
+    if not policies or None in next(iter(policies)):
+        return ""
+    if len(policies) == 1 and uniform == {True}:
+        sinks, recent, flush = next(iter(policies))
+        return f"Exact tokens: {sinks} sinks and the last {recent}, packed {flush} at a time."
+    return "Sinks, recent window and flush chunk are each format's own."
+
+
+def _is_packed(row: Row) -> bool:
+    effective = row.get("effective") or {}
+    return bool(effective.get("layers_quantized")) and (
+        effective.get("flush_key"),
+        effective.get("recent_key"),
+    ) != (1, 0)
+
+
+def _environment(rows: Iterable[Row]) -> str:
+    provenance = [row["provenance"] for row in rows if row.get("provenance")]
+    machines = _list(_machine(made.get("machine") or {}) for made in provenance)
+    versions = ((name, _list(made.get(name) for made in provenance)) for name in PACKAGES)
+    software = ", ".join(f"{name} {version}" for name, version in versions if version)
+    return f"Machine: {'; '.join(filter(None, (machines, software)))}." if machines else ""
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    ram = machine.get("ram_gb")
+    parts = [
+        machine.get("gpu"),
+        machine.get("cpu"),
+        f"{machine['cores']} cores" if machine.get("cores") else None,
+    ]
+    parts.append(f"{ram:.0f} GB" if isinstance(ram, int | float) else None)
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _list(values: Iterable[Any]) -> str:
+    distinct = list(dict.fromkeys(str(value) for value in values if value not in (None, "")))
+    shown = ", ".join(distinct[:LISTED])
+    return shown + (", …" if len(distinct) > LISTED else "")

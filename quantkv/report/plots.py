@@ -1,0 +1,139 @@
+"""Figures ready for a paper: sized for one or two columns, fonts embedded, the legend below the axes.
+
+No pyplot and no global state; the same rows give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend as DrawnLegend
+from matplotlib.lines import Line2D
+
+from quantkv.errors import QuantKVError
+from quantkv.report.lines import Legend
+from quantkv.report.panels import PANELS
+from quantkv.report.style import RC, WIDTHS, Style, styles_for
+from quantkv.report.summary import Study
+
+FIGURES = (*PANELS, "overview")
+OVERVIEW = ("memory", "decode_tps", "ppl_ratio", "kl")
+KIND = {
+    "memory": "memory",
+    "decode_ms": "speed",
+    "decode_tps": "speed",
+    "ppl_ratio": "quality",
+    "kl": "quality",
+}
+MEASURED = {
+    "memory": ("held_bytes",),
+    "decode_ms": ("decode_ms_median", "baseline_ms_median"),
+    "decode_tps": ("decode_tokens_per_s", "baseline_ms_median"),
+    "ppl_ratio": ("ppl_ratio",),
+    "kl": ("kl_mean",),
+}
+TITLES = {
+    "memory": "cache memory",
+    "decode_ms": "decode time",
+    "decode_tps": "decode speed",
+    "ppl_ratio": "perplexity ratio",
+    "kl": "KL divergence",
+}
+PANEL_HEIGHT = {"one-column": 2.05, "two-column": 2.35}
+LEGEND_GAP = 0.04
+LONG_LABEL = 18
+METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "ModDate": None, "Producer": "matplotlib", "Creator": "quantkv"},
+    "svg": {"Date": None, "Creator": "quantkv"},
+}
+
+
+def can_draw(study: Study, figure: str) -> bool:
+    """Whether the study holds at least one number for this figure."""
+    wanted = OVERVIEW if figure == "overview" else (figure,)
+    return any(study.frame[name].notna().any() for panel in wanted for name in MEASURED[panel])
+
+
+def draw(study: Study, figure: str, *, width: str = "one-column") -> Figure:
+    """One figure of one study; ``overview`` shows the panels for which there are numbers."""
+    if figure not in FIGURES:
+        raise QuantKVError(f"unknown figure '{figure}'; known are {', '.join(FIGURES)}")
+    if width not in WIDTHS:
+        raise QuantKVError(f"unknown width '{width}'; known are {', '.join(WIDTHS)}")
+    panels = [name for name in OVERVIEW if can_draw(study, name)] if figure == "overview" else [figure]
+    with matplotlib.rc_context(RC):
+        return _compose(study, panels, width)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write PNG, PDF or SVG without dates, so that equal figures are equal files."""
+    with matplotlib.rc_context(RC):
+        figure.savefig(path, metadata=METADATA[path.suffix.lstrip(".")])
+    return path
+
+
+def _compose(study: Study, panels: Sequence[str], width: str) -> Figure:
+    columns = 2 if len(panels) > 1 and width == "two-column" else 1
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(WIDTHS[width], lines * PANEL_HEIGHT[width]), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    styles = styles_for(study.frame["label"])
+    legend = Legend()
+    for index, (name, ax) in enumerate(zip(panels, axes)):
+        PANELS[name](ax, study, styles, legend)
+        if len(panels) > 1:
+            ax.set_title(f"({chr(ord('a') + index)}) {TITLES[name]}", loc="left")
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    _place_legends(figure, legend, styles)
+    return figure
+
+
+def _place_legends(figure: Figure, legend: Legend, styles: dict[str, Style]) -> None:
+    """Formats, those with long names, notes: stacked below the axes; the figure grows by their height."""
+    order = {label: legend.formats[label] for label in styles if label in legend.formats}
+    short = {label: line for label, line in order.items() if len(label) <= LONG_LABEL}
+    long = {label: line for label, line in order.items() if len(label) > LONG_LABEL}
+    drawn = [_fitted(figure, entries) for entries in (short, long, legend.notes) if entries]
+    heights = [_inches(item, figure)[1] + LEGEND_GAP for item in drawn]
+    width, axes_height = figure.get_size_inches()
+    height = axes_height + sum(heights)
+    figure.set_size_inches(width, height)
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, sum(heights) / height, 1, axes_height / height))
+    bottom = height - axes_height
+    for item, own in zip(drawn, heights):
+        bottom -= own
+        item.set_bbox_to_anchor((0.5, (bottom + LEGEND_GAP / 2) / height), transform=figure.transFigure)
+    figure.draw_without_rendering()
+
+
+def _fitted(figure: Figure, entries: dict[str, Line2D]) -> DrawnLegend:
+    """A legend with as few lines as the figure's width allows, filled evenly."""
+    for columns in sorted({-(-len(entries) // lines) for lines in range(1, len(entries) + 1)}, reverse=True):
+        legend = figure.legend(
+            list(entries.values()),
+            list(entries),
+            ncols=columns,
+            loc="lower center",
+            borderaxespad=0,
+            borderpad=0.2,
+        )
+        legend.set_in_layout(False)
+        if columns == 1 or _inches(legend, figure)[0] <= figure.get_figwidth():
+            return legend
+        legend.remove()
+    raise AssertionError("a legend has at least one column")
+
+
+def _inches(legend: DrawnLegend, figure: Figure) -> tuple[float, float]:
+    canvas: Any = figure.canvas
+    box = legend.get_window_extent(canvas.get_renderer())
+    return box.width / figure.dpi, box.height / figure.dpi

@@ -1,0 +1,280 @@
+"""From result rows to studies: what was measured of one model under one protocol, per format and context.
+
+The three kinds of cell are measured apart and meet here, by spec, context and seed. Rows that may not be
+compared (another model, text, prefill, machine, metric version) never meet: they become studies of their own,
+or are left out with a note.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from quantkv.report.numbers import missing
+from quantkv.report.style import BASELINE, rank
+
+Row = Mapping[str, Any]
+Record = dict[str, Any]
+Conditions = tuple[str, str, str]
+
+KINDS = ("quality", "speed", "memory")
+FLAG_SEPARATOR = "; "
+UNFIT_KL = 0.1
+CAUTION_KL = 0.02
+
+IDENTITY = (
+    "model", "revision", "weights", "dtype", "attn", "batch", "label", "format", "spec", "context", "seed",
+)  # fmt: skip
+METRICS: dict[str, tuple[str, ...]] = {
+    "quality": (
+        "nll", "nll_ref", "perplexity", "perplexity_ref", "ppl_ratio",
+        "delta_nll", "delta_nll_low", "delta_nll_high",
+        "kl_mean", "kl_low", "kl_high", "kl_median", "kl_max", "kl_p99",
+        "top1_agreement", "packed_read_fraction", "floor_path_kl", "tokens_scored",
+        "bits_packed", "bits_cache", "bits_cache_16", "cache_bytes",
+    ),
+    "speed": (
+        "prefill_tokens_per_s", "time_to_first_token_ms",
+        "decode_ms_median", "decode_ms_p10", "decode_ms_p90", "decode_tokens_per_s",
+        "ratio_to_baseline", "ratio_low", "ratio_high", "baseline_ms_median", "prefill_ratio_to_baseline",
+        "bandwidth_gb_s", "bandwidth_drift", "top1_agreement_64", "steps",
+    ),
+    "memory": (
+        "held_bytes", "used_bytes", "predicted_bytes", "prefill_peak_bytes", "decode_peak_bytes",
+        "weights_bytes", "baseline_16bit_bytes", "ratio_to_16bit",
+    ),
+}  # fmt: skip
+OUTCOME = tuple(f"{kind}_{word}" for kind in KINDS for word in ("status", "reason", "engine"))
+COLUMNS = (*IDENTITY, *itertools.chain(*METRICS.values()), "verdict", "flags", "simulated", *OUTCOME)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One comparison: ``frame`` has a record per format, context and seed, made from ``rows``."""
+
+    model: str
+    batch: int
+    slug: str
+    frame: pd.DataFrame
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    def records(self) -> list[Record]:
+        return [
+            {str(name): value for name, value in record.items()} for record in self.frame.to_dict("records")
+        ]
+
+
+def studies(rows: Iterable[Row]) -> list[Study]:
+    """The rows split into comparisons, in the order of model, batch and protocol."""
+    found: list[Study] = []
+    usable = [row for row in rows if row.get("kind") in KINDS]
+    for base in _split(usable, _base):
+        split = _protocol_groups(base)
+        for index, group in enumerate(split):
+            found.append(_study(group, suffix=f"protocol{index + 1}" if len(split) > 1 else ""))
+    return _distinct_slugs(found)
+
+
+def summary_frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """All studies in one frame with every number in full precision."""
+    frames = [study.frame for study in studies(rows)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
+
+
+def requested(row: Row, name: str) -> Any:
+    return (row.get("requested") or {}).get(name)
+
+
+def is_baseline(row: Row) -> bool:
+    return "dynamic" in (requested(row, "format"), requested(row, "spec"))
+
+
+def made_of(row: Row, name: str) -> str | None:
+    """The checkpoint's own ``weights`` or ``revision``: as found when it was loaded, else as asked for."""
+    return (row.get("provenance") or {}).get(name) or requested(row, name)
+
+
+def protocol_of(row: Row) -> Mapping[str, Any]:
+    protocol = row.get("protocol") or {}
+    inner = protocol.get(row["kind"])
+    return inner if isinstance(inner, Mapping) else protocol
+
+
+def verdict_of(record: Record) -> str:
+    """How loudly a row must warn about its quality: by its KL first, then by any flag."""
+    kl: Any = record["kl_mean"]
+    if not missing(kl) and kl >= CAUTION_KL:
+        return "unfit" if kl >= UNFIT_KL else "caution"
+    return "flagged" if "quality: " in record["flags"] else ""
+
+
+def _base(row: Row) -> tuple[Any, ...]:
+    return tuple(requested(row, name) for name in ("model", "revision", "dtype", "batch"))
+
+
+def _split(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_canonical(key(row)), []).append(row)
+    return [groups[name] for name in sorted(groups)]
+
+
+def _conditions(row: Row) -> Conditions:
+    """Attention, protocol and device: equal, beside the context, in any two cells that may be compared."""
+    provenance = row.get("provenance") or {}
+    device = {"device": provenance.get("device")}
+    if row["kind"] == "speed":
+        device |= {"threads": provenance.get("threads"), "machine": provenance.get("machine")}
+    attn = "" if is_baseline(row) else str(requested(row, "attn"))
+    return attn, _canonical(protocol_of(row)), _canonical(device)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _protocol_groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """A group per combination of the three kinds' conditions; a cell that fits several stands in each."""
+    values: list[list[Conditions | None]] = []
+    for kind in KINDS:
+        values.append([*_condition_values([row for row in rows if row["kind"] == kind])] or [None])
+    combinations = (dict(zip(KINDS, wanted)) for wanted in itertools.product(*values))
+    return [[row for row in rows if _fits(row, wanted[row["kind"]])] for wanted in combinations]
+
+
+def _condition_values(rows: Sequence[Row]) -> list[Conditions]:
+    """The distinct conditions of one kind; the baseline and failed cells that fit a study open none."""
+    measured = [row for row in rows if row.get("status") == "ok"]
+    formats = [row for row in measured if not is_baseline(row)]
+    found = {_conditions(row) for row in formats or measured}
+    protocols = {protocol for _, protocol, _ in found}
+    stray = {_conditions(row) for row in rows if not is_baseline(row) and protocol_of(row)}
+    return sorted(found | {own for own in stray if own[1] not in protocols})
+
+
+def _fits(row: Row, wanted: Conditions | None) -> bool:
+    if wanted is None:
+        return True
+    attn, protocol, device = _conditions(row)
+    if attn and attn != wanted[0]:
+        return False
+    if row.get("status") != "ok" and (not protocol_of(row) or protocol == wanted[1]):
+        return True
+    return (protocol, device) == wanted[1:]
+
+
+def _study(rows: Sequence[Row], suffix: str) -> Study:
+    current, notes = _newest_metrics(rows)
+    labels = _labels(current)
+    cells: dict[tuple[Any, ...], Record] = {}
+    for row in sorted(current, key=_preference):
+        spec = requested(row, "spec") or requested(row, "format")
+        key = (spec, requested(row, "context"), requested(row, "seed"))
+        record = cells.setdefault(key, _identity(row, labels[spec]))
+        if record[f"{row['kind']}_status"] is None:
+            _add(record, row)
+    for record in cells.values():
+        record["verdict"] = verdict_of(record)
+    bits = _bits(cells.values())
+    ordered = sorted(
+        cells.values(), key=lambda r: (r["context"], rank(r["label"], bits.get(r["label"])), r["seed"])
+    )
+    model, batch = str(requested(rows[0], "model")), int(requested(rows[0], "batch") or 1)
+    slug = "-".join(filter(None, (_slug(model), str(requested(rows[0], "dtype")), f"b{batch}", suffix)))
+    return Study(model, batch, slug, _frame(ordered), tuple(current), notes)
+
+
+def _bits(records: Iterable[Record]) -> dict[str, float]:
+    return {r["label"]: r["bits_packed"] for r in records if not missing(r["bits_packed"])}
+
+
+def _newest_metrics(rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
+    kept: list[Row] = []
+    notes: list[str] = []
+    for kind in KINDS:
+        of_kind = [row for row in rows if row["kind"] == kind]
+        newest = max((_metric_version(row) for row in of_kind), default=0)
+        current = [row for row in of_kind if _metric_version(row) == newest]
+        kept += current
+        if len(current) < len(of_kind):
+            notes.append(f"{len(of_kind) - len(current)} {kind} rows of older metric versions are left out")
+    return kept, tuple(notes)
+
+
+def _metric_version(row: Row) -> int:
+    return int(((row.get("provenance") or {}).get("metrics") or {}).get(row["kind"], 0))
+
+
+def _preference(row: Row) -> tuple[Any, ...]:
+    """Of two rows of the same cell a measured one wins, then the newer one (sorted last to first by time)."""
+    started = str((row.get("provenance") or {}).get("started") or "")
+    return row.get("status") != "ok", tuple(-ord(character) for character in started), str(row.get("key"))
+
+
+def _labels(rows: Sequence[Row]) -> dict[str, str]:
+    """A name per spec: the format as typed if it stands for one spec only, else the spec itself."""
+    typed: dict[str, set[str]] = {}
+    specs: dict[str, set[str]] = {}
+    simulated: set[str] = set()
+    for row in rows:
+        spec = requested(row, "spec") or requested(row, "format")
+        typed.setdefault(spec, set()).add(requested(row, "format") or spec)
+        specs.setdefault(requested(row, "format") or spec, set()).add(spec)
+        if (row.get("effective") or {}).get("simulated"):
+            simulated.add(spec)
+    labels = {}
+    for spec, names in typed.items():
+        name = min(names, key=lambda name: (len(name), name))
+        name = BASELINE if "dynamic" in (name, spec) else name if len(specs[name]) == 1 else spec
+        labels[spec] = f"{name} (simulated)" if spec in simulated else name
+    return labels
+
+
+def _identity(row: Row, label: str) -> Record:
+    record: Record = dict.fromkeys(COLUMNS)
+    record |= {name: requested(row, name) for name in IDENTITY if name != "label"}
+    record |= {name: made_of(row, name) for name in ("revision", "weights")}
+    return record | {"label": label, "flags": "", "verdict": "", "simulated": False}
+
+
+def _add(record: Record, row: Row) -> None:
+    kind = row["kind"]
+    effective, values = row.get("effective") or {}, row.get(kind) or {}
+    record |= {f"{kind}_status": row.get("status"), f"{kind}_reason": row.get("reason")}
+    record[f"{kind}_engine"] = effective.get("engine")
+    record["simulated"] = record["simulated"] or bool(effective.get("simulated"))
+    record |= {name: record[name] or made_of(row, name) for name in ("revision", "weights")}
+    for name, value in values.items():
+        if isinstance(value, bool | int | float | str) and (name in METRICS[kind] or name not in COLUMNS):
+            record[name] = value
+    flags = [f"{kind}: {flag}" for flag in values.get("flags") or []]
+    record["flags"] = FLAG_SEPARATOR.join(filter(None, (record["flags"], *flags)))
+
+
+def _frame(records: Sequence[Record]) -> pd.DataFrame:
+    extra = sorted({name for record in records for name in record} - set(COLUMNS))
+    frame = pd.DataFrame(list(records), columns=[*COLUMNS, *extra])
+    for name in itertools.chain(*METRICS.values()):
+        frame[name] = pd.to_numeric(frame[name])
+    return frame
+
+
+def _slug(model: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", model.lower().rstrip("/").rsplit("/", 1)[-1]).strip("-")
+
+
+def _distinct_slugs(found: Sequence[Study]) -> list[Study]:
+    counts: dict[str, int] = {}
+    result = []
+    for study in found:
+        counts[study.slug] = counts.get(study.slug, 0) + 1
+        name = study.slug if counts[study.slug] == 1 else f"{study.slug}-{counts[study.slug]}"
+        result.append(Study(study.model, study.batch, name, study.frame, study.rows, study.notes))
+    return result

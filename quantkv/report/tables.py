@@ -1,0 +1,160 @@
+"""The summary as Markdown, LaTeX (booktabs) and CSV: one line per format under each context.
+
+Markdown and LaTeX round for the reader; CSV keeps every number in full.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from quantkv.report.captions import caption, marks
+from quantkv.report.columns import Column, best_labels, shown_columns
+from quantkv.report.notes import VERDICT_MARKS, failures, notes, remarks
+from quantkv.report.numbers import latex
+from quantkv.report.summary import Study
+
+Record = Mapping[str, Any]
+TEX_SIZES = ((112, r"\footnotesize"), (128, r"\scriptsize"))
+
+
+def by_context(records: Iterable[Record]) -> Iterator[tuple[int, list[Record]]]:
+    for context, group in itertools.groupby(records, key=lambda record: record["context"]):
+        yield int(context), list(group)
+
+
+def name_of(record: Record, *, seeds: bool) -> str:
+    """The format's name, its seed where the study has several, and a mark in front of a bad row."""
+    mark = VERDICT_MARKS.get(record["verdict"], "")
+    seed = f" (seed {int(record['seed'])})" if seeds else ""
+    return f"{mark} {record['label']}{seed}".lstrip()
+
+
+def has_seeds(records: Sequence[Record]) -> bool:
+    return len({record["seed"] for record in records}) > 1
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """Full precision, whole numbers as such, empty where not measured."""
+    return str(frame.convert_dtypes().to_csv(index=False, lineterminator="\n"))
+
+
+def markdown(study: Study) -> str:
+    """A GitHub table and its caption; bad rows are bold and marked."""
+    records = study.records()
+    columns, seeds = shown_columns(records), has_seeds(records)
+    with_notes = any(notes(record) for record in records)
+    header = ["context", "format", *(f"{c.header} ({c.unit})" for c in columns)] + ["notes"] * with_notes
+    lines = [_pipes(header), _pipes(["---:", ":---", *("---:" for _ in columns)] + [":---"] * with_notes)]
+    for context, group in by_context(records):
+        for record in group:
+            cells = [
+                str(context),
+                _markdown(name_of(record, seeds=seeds)),
+                *(_markdown(c.text(record)) for c in columns),
+            ]
+            cells += [_markdown(notes(record))] * with_notes
+            lines.append(_pipes([f"**{cell}**" if cell and _is_loud(record) else cell for cell in cells]))
+    flags = remarks(records)
+    footer = (marks(study), f"Flags: {'; '.join(flags)}." if flags else "", caption(study))
+    return "\n".join([*lines, "", _markdown(" ".join(filter(None, footer))), ""])
+
+
+def _is_loud(record: Record) -> bool:
+    return record["verdict"] in ("unfit", "caution")
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    for character in "\\|*_<":
+        text = text.replace(character, "\\" + character)
+    return text.replace("\n", " ")
+
+
+def latex_table(study: Study) -> str:
+    """A ``table*`` for booktabs: the best quantized format of each context in bold, bad rows marked."""
+    records = study.records()
+    columns, seeds = shown_columns(records), has_seeds(records)
+    body: list[str] = []
+    for context, group in by_context(records):
+        title = rf"\multicolumn{{{len(columns) + 1}}}{{@{{}}l}}{{\textit{{{context} tokens of context}}}} \\"
+        body += [r"\midrule", title, *_tex_rows(group, columns, seeds)]
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table*}[t]",
+        rf"\centering{_tex_size(body)}",
+        r"\setlength{\tabcolsep}{3pt}",
+        rf"\caption{{{_tex_caption(study)}}}",
+        rf"\label{{tab:{study.slug}}}",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * len(columns)}@{{}}}}",
+        r"\toprule",
+        _ampersands(["format", *(latex(c.header) for c in columns)]),
+        _ampersands(["", *(latex(c.unit) for c in columns)]),
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table*}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _tex_size(rows: Sequence[str]) -> str:
+    """The largest type in which the longest line should fit a text width of 6.9 inches."""
+    longest = max(len(re.sub(r"\\[a-z]+|[${}^&\\]", "", row)) for row in rows)
+    return next((size for limit, size in TEX_SIZES if longest <= limit), r"\tiny")
+
+
+def _tex_rows(group: Sequence[Record], columns: Sequence[Column], seeds: bool) -> list[str]:
+    best = [best_labels(column, group) for column in columns]
+    rows = []
+    for index, record in enumerate(group):
+        cells = [latex(c.short(record) if c.name == "delta" else c.text(record)) for c in columns]
+        cells = [rf"\textbf{{{cell}}}" if index in winners else cell for cell, winners in zip(cells, best)]
+        rows.append(_ampersands([_tex_name(record, seeds), *cells]))
+    return rows
+
+
+def _tex_name(record: Record, seeds: bool) -> str:
+    marks = {"unfit": r"$\times$", "caution": r"\textbf{!}", "flagged": r"\textbf{?}"}
+    mark = marks.get(record["verdict"], "")
+    name = latex(name_of({**record, "verdict": ""}, seeds=seeds))
+    return f"{mark}~{name}" if mark else name
+
+
+def latex_figure(study: Study, file: str, title: str, kinds: Iterable[str] | None, *, wide: bool) -> str:
+    """A figure environment whose caption says what the picture shows and how its numbers were made."""
+    environment, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
+    lines = [
+        rf"\begin{{{environment}}}[t]",
+        r"\centering",
+        rf"\includegraphics[width={width}]{{{file}}}",
+        rf"\caption{{{latex(title)} {latex(caption(study, kinds))}}}",
+        rf"\label{{fig:{file.rsplit('.', 1)[0]}}}",
+        rf"\end{{{environment}}}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _tex_caption(study: Study) -> str:
+    bold = "Bold: best quantized format at each context, unfit ones and reference-engine times left out."
+    parts = (caption(study), marks(study), bold, _not_measured(study.records()))
+    return latex(" ".join(filter(None, parts)))
+
+
+def _not_measured(records: Iterable[Record]) -> str:
+    found = [(record, failures(record)) for record in records]
+    reasons = [
+        f"{record['label']} at {int(record['context'])}: {'; '.join(why)}" for record, why in found if why
+    ]
+    return f"Not measured: {'; '.join(reasons)}." if reasons else ""
+
+
+def _ampersands(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"

@@ -1,0 +1,100 @@
+"""The summary on a terminal: one table where it fits, several below each other where it does not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from quantkv.report.captions import caption, marks
+from quantkv.report.columns import Column, shown_columns
+from quantkv.report.notes import quality_notes, remarks
+from quantkv.report.numbers import tokens
+from quantkv.report.summary import Row, Study, studies
+from quantkv.report.tables import Record, by_context, has_seeds, name_of
+
+VERDICT_STYLES = {"unfit": "bold white on red", "caution": "bold yellow", "flagged": "yellow"}
+
+
+def terminal_table(rows: Iterable[Row], console: Console | None = None) -> None:
+    """Print the summary of ``rows``, a table per study, fitted to the console's width."""
+    console = console or Console()
+    found = studies(rows)
+    if not found:
+        console.print("no results yet")
+    for study in found:
+        _print_study(study, console)
+
+
+def _print_study(study: Study, console: Console) -> None:
+    records = study.records()
+    console.print(Text(study.model, style="bold"))
+    for table in _fitted(shown_columns(records), records, console):
+        console.print(table, "")
+    for words, style in _remarks(records):
+        console.print(Text(words, style=style))
+    for text in filter(None, (marks(study), caption(study))):
+        console.print(Text(text, style="dim"))
+
+
+def _remarks(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Bad rows in the colour of their verdict, then failures and flags, each said once with its rows."""
+    contexts: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        if words := quality_notes(record):
+            key = (name_of(record, seeds=has_seeds(records)), words, record["verdict"])
+            contexts.setdefault(key, []).append(str(int(record["context"])))
+    bad = [
+        (f"{name} at {', '.join(where)}: {words}", VERDICT_STYLES[verdict])
+        for (name, words, verdict), where in contexts.items()
+    ]
+    return bad + [(remark, "yellow") for remark in remarks(records, with_failures=True)]
+
+
+def _short(unit: str) -> str:
+    return unit.replace(" / ", "/").replace("tokens", "tok").replace("token", "tok")
+
+
+def _fitted(columns: Sequence[Column], records: Sequence[Record], console: Console) -> list[Table]:
+    """One table if it fits unsqueezed; else short cells in as few tables as fit, groups kept together."""
+    whole = _table(columns, records, short=False)
+    if _width(whole, console) <= console.width:
+        return [whole]
+    groups = [list(group) for _, group in itertools.groupby(columns, key=lambda column: column.group)]
+    parts: list[list[Column]] = [[]]
+    for group in groups:
+        for piece in [group] if _fits(group, records, console) else [[column] for column in group]:
+            if parts[-1] and not _fits([*parts[-1], *piece], records, console):
+                parts.append([])
+            parts[-1] += piece
+    return [_table(part, records, short=True) for part in parts]
+
+
+def _fits(columns: Sequence[Column], records: Sequence[Record], console: Console) -> bool:
+    return _width(_table(columns, records, short=True), console) <= console.width
+
+
+def _width(table: Table, console: Console) -> int:
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+
+
+def _table(columns: Sequence[Column], records: Sequence[Record], *, short: bool) -> Table:
+    seeds = has_seeds(records)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("ctx" if short else "context", justify="right", no_wrap=True)
+    table.add_column("format", no_wrap=True)
+    for column in columns:
+        unit = _short(column.unit) if short else column.unit
+        table.add_column(f"{column.header}\n{unit}", justify="right", no_wrap=True)
+    for context, group in by_context(records):
+        for index, record in enumerate(group):
+            cells = [tokens(context) if index == 0 else "", name_of(record, seeds=seeds)]
+            cells += [column.short(record) if short else column.text(record) for column in columns]
+            table.add_row(*(Text(cell) for cell in cells), style=VERDICT_STYLES.get(record["verdict"]))
+        table.add_section()
+    return table
