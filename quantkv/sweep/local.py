@@ -108,13 +108,16 @@ class LocalSession:
         )
 
     def memory(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
-        """Each cell loads its own copy in a fresh process; ours goes first, so that two need not fit."""
+        """Each cell loads its own copy in a fresh process; ours goes first, so that two need not fit.
+
+        The worker picks the attention: the fused one for formats, the stock one for the baseline.
+        """
         for cell in cells:
             ids = self._sample(cell.batch * (cell.context + MEMORY_STEPS), cell.seed)
             self._drop_model()
             begin = time.perf_counter()
             sections = memory_cell(
-                {"name": self.entry.id, **options(self.entry)},
+                {"name": self.entry.id, **options(self.entry), "attn": None},
                 cell.spec or BASELINE,
                 context=cell.context,
                 batch=cell.batch,
