@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Sharing, compute_dtype
 from quantkv.codecs.packing import PLANES, pack, packed_width, unpack
-from quantkv.codecs.rounding import round_down, round_up_positive
+from quantkv.codecs.rounding import round_down, round_nearest, round_up_positive
 
 
 class Affine(Codec):
@@ -75,14 +75,14 @@ class Affine(Codec):
         if self.outward:
             zero = round_down(low, self.metadata)
             return round_up_positive((high - zero.to(blocks.dtype)) / steps, self.metadata), zero
-        scale = ((high - low) / steps).to(self.metadata)
-        return torch.where(scale == 0, torch.ones_like(scale), scale), low.to(self.metadata)
+        scale = round_nearest((high - low) / steps, self.metadata)
+        return torch.where(scale == 0, torch.ones_like(scale), scale), round_nearest(low, self.metadata)
 
     def _symmetric(self, blocks: Tensor) -> tuple[Tensor, None]:
         scale = blocks.abs().amax(SHARED_DIMS, keepdim=True) / (2 ** (self.bits - 1) - 1)
         if self.outward:
             return round_up_positive(scale, self.metadata), None
-        scale = scale.to(self.metadata)
+        scale = round_nearest(scale, self.metadata)
         return torch.where(scale == 0, torch.ones_like(scale), scale), None
 
     @staticmethod

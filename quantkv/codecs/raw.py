@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import Codec, Field
+from quantkv.codecs.base import Codec, Field, compute_dtype
 
 
 class Raw(Codec):
@@ -23,7 +23,9 @@ class Raw(Codec):
         if self.dtype is None or self.dtype == x.dtype:
             return {"values": x}
         limits = torch.finfo(self.dtype)
-        return {"values": x.clamp(limits.min, limits.max).to(self.dtype)}
+        if limits.max < torch.finfo(x.dtype).max:
+            x = x.to(compute_dtype(x.dtype)).clamp(limits.min, limits.max)
+        return {"values": x.to(self.dtype)}
 
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
         return fields["values"].to(dtype)

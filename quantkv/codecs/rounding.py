@@ -21,6 +21,11 @@ def _step(stored: Tensor, up: bool) -> Tensor:
     return torch.where(stored == 0, from_zero, moved).view(stored.dtype)
 
 
+def round_nearest(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The nearest finite number of `dtype`."""
+    return x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max).to(dtype)
+
+
 def round_down(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The largest number of `dtype` that is not above `x`; what lies beyond the finite range comes back as its end."""
     x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
