@@ -19,7 +19,7 @@ BLOCK = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-VOCAB_SIZE = 258
+VOCAB_SIZE = 259
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -48,15 +48,15 @@ def write_llama_gguf(model: Any, path: Path) -> None:
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
-    """Byte-level BPE with one merge: ``th`` is token 256, every byte the token of its own value."""
-    tokens = [*_byte_alphabet(), "th", "<|end|>"]
+    """Byte-level BPE: every byte the token of its own value, ``th`` token 256, ``the`` token 257."""
+    tokens = [*_byte_alphabet(), "th", "the", "<|end|>"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
-    writer.add_token_merges(["t h"])
-    writer.add_bos_token_id(257)
-    writer.add_eos_token_id(257)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 258 + [gguf.TokenType.CONTROL])
+    writer.add_token_merges(["t h", "th e"])
+    writer.add_bos_token_id(258)
+    writer.add_eos_token_id(258)
 
 
 def _byte_alphabet() -> list[str]:

@@ -30,7 +30,7 @@ from quantkv.models.quiet import quiet
 
 CONVERSION = 1
 SOURCE_FILE = "quantkv_source.json"
-TOKENIZER_PROBE = "the capital of France is Paris (1889)"
+TOKENIZER_PROBE = "Déjà vu: the capital of France is Paris (1889)"
 STALE_SECONDS = 24 * 3600
 
 
@@ -93,17 +93,22 @@ def _dequantize(path: Path) -> tuple[Any, Any]:
         )
     except Exception as error:  # the libraries below raise many kinds for a broken or unknown file
         raise UnsupportedError(f"transformers cannot read the GGUF file {path}: {error}") from error
-    _check_tokenizer(tokenizer, path)
+    if not _tokenizer_works(tokenizer):
+        release = f"transformers {transformers.__version__}"
+        raise UnsupportedError(
+            f"{release} builds a broken tokenizer from {path}; use transformers 5.6.2 or later"
+        )
     _forget_quantization(model)
     return model, tokenizer
 
 
-def _check_tokenizer(tokenizer: Any, path: Path) -> None:
+def _tokenizer_works(tokenizer: Any) -> bool:
     """Older releases build some tokenizers wrongly and say nothing; the kept copy must not inherit that."""
-    ids = tokenizer(TOKENIZER_PROBE, add_special_tokens=False)["input_ids"]
-    if tokenizer.decode(ids).strip() != TOKENIZER_PROBE:
-        release = f"transformers {transformers.__version__}"
-        raise UnsupportedError(f"{release} builds a broken tokenizer from {path}; upgrade transformers")
+    try:
+        ids = tokenizer(TOKENIZER_PROBE, add_special_tokens=False)["input_ids"]
+    except Exception:  # the Rust library raises nothing more specific
+        return False
+    return tokenizer.decode(ids).strip() == TOKENIZER_PROBE
 
 
 @contextlib.contextmanager
