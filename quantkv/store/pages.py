@@ -1,38 +1,46 @@
-"""Append-only packed memory of one tensor (keys or values) of one layer.
+"""Packed tokens of the rows of one tensor: a table of pages per row.
 
-Pages live in slabs that never move. A row's table lists its pages; full pages are immutable and shared by reference count, so select,
-repeat and fork move table entries only. A shared open page is copied when one of its owners appends.
+Full pages are immutable and shared by reference count, so select, repeat and fork move table entries only. A shared open page is copied
+when one of its owners appends.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import weakref
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from quantkv.codecs import Codec
-from quantkv.store.layout import PageLayout, next_slab_pages
+from quantkv.store.layout import PageLayout
+from quantkv.store.pool import PagePool
 
 
 class PageStore:
-    """Packed tokens of `rows` rows. Token positions are counted from each row's first packed token."""
+    """Packed tokens of some rows. Token positions are counted from each row's first packed token."""
 
-    def __init__(self, codec: Codec, layout: PageLayout, rows: int, device: torch.device) -> None:
+    def __init__(
+        self, codec: Codec, layout: PageLayout, rows: int, device: torch.device, pool: PagePool | None = None
+    ) -> None:
         self.codec, self.layout, self.device = codec, layout, device
-        self.unit = max(1, rows)
-        self.slabs: list[Tensor] = []
-        self._fields: list[dict[str, Tensor]] = []
-        self._first: list[int] = []  # number of the first page of each slab
-        self._refs: list[int] = []
-        self._free: list[int] = []
+        self.pool = pool or PagePool(layout, rows, device)
         self.tables: list[list[int]] = [[] for _ in range(rows)]
         self.used: list[int] = [0] * rows
+        weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
 
     @property
     def nbytes(self) -> int:
-        return sum(slab.untyped_storage().nbytes() for slab in self.slabs)
+        return self.pool.nbytes
+
+    def fork(self) -> PageStore:
+        """A store that starts with the same tokens on the same pages; each page is freed when no fork lists it any more."""
+        other = PageStore(self.codec, self.layout, len(self.tables), self.device, self.pool)
+        other.used = list(self.used)
+        for table in self.tables:
+            self.pool.retain(table)
+        other.tables[:] = [list(table) for table in self.tables]
+        return other
 
     @property
     def used_nbytes(self) -> int:
@@ -61,8 +69,7 @@ class PageStore:
         """Copy tokens `span` of the encoded `fields`, whose first token is `start`, into page `index` of `rows`."""
         base = index * self.layout.page_tokens
         numbers = [self.tables[row][index] for row in rows]
-        for first, last in self._runs(numbers):
-            views = self._views(numbers[first], numbers[last - 1] + 1)
+        for first, last, views in self.pool.runs(numbers):
             for field in self.layout.fields:
                 low, high = ((t - start) // field.tokens for t in span)
                 to = (span[0] - base) // field.tokens
@@ -84,34 +91,29 @@ class PageStore:
         base = first * layout.page_tokens
         return out.flatten(2, 3)[:, :, start - base : stop - base]
 
-    def runs(
-        self, rows: Sequence[int], first: int, last: int
-    ) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """Fields `[n, heads, entries, width]` of pages `[first, last)` of `rows`, as views of what lies together in memory.
+    def runs(self, rows: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+        """Fields of pages `[first, last)` of `rows`, as views of what lies together in memory.
 
-        Pages are counted page by page, rows innermost; each item is the range of that count, and its fields.
+        Pages are counted page by page, rows innermost; each item is a range of that count, and its fields.
         """
-        numbers = [self.tables[row][index] for index in range(first, last) for row in rows]
-        for low, high in self._runs(numbers):
-            yield low, high, self._views(numbers[low], numbers[high - 1] + 1)
+        return self.pool.runs([self.tables[row][index] for index in range(first, last) for row in rows])
 
     def truncate(self, row: int, tokens: int) -> None:
         """Forget all but the first `tokens` tokens of a row."""
         keep = -(-tokens // self.layout.page_tokens)
-        self._release(self.tables[row][keep:])
+        self.pool.release(self.tables[row][keep:])
         self.tables[row] = self.tables[row][:keep]
         self.used[row] = tokens
 
     def select(self, rows: Sequence[int]) -> None:
         """Make the rows be `rows` of the present ones, in order and with repeats: tables move, pages stay."""
-        old = self.tables
-        self.tables = [list(old[row]) for row in rows]
-        self.used = [self.used[row] for row in rows]
-        for table in self.tables:
-            for number in table:
-                self._refs[number] += 1
+        old = [list(table) for table in self.tables]
+        for row in rows:
+            self.pool.retain(old[row])
         for table in old:
-            self._release(table)
+            self.pool.release(table)
+        self.tables[:] = [list(old[row]) for row in rows]
+        self.used = [self.used[row] for row in rows]
 
     def _reserve(self, rows: Sequence[int], start: int, stop: int) -> None:
         """Give every row the pages up to token `stop`, and an open page of its own."""
@@ -120,61 +122,22 @@ class PageStore:
             for row in rows:
                 self._own_open_page(row)
         for _ in range(-(-start // page), -(-stop // page)):
-            for row, number in zip(rows, self._take(len(rows)), strict=True):
+            for row, number in zip(rows, self.pool.take(len(rows)), strict=True):
                 self.tables[row].append(number)
 
     def _own_open_page(self, row: int) -> None:
         number = self.tables[row][-1]
-        if self._refs[number] == 1:
+        if not self.pool.shared(number):
             return
-        (copy,) = self._take(1)
-        self._record(copy).copy_(self._record(number))
-        self._release([number])
+        (copy,) = self.pool.take(1)
+        self.pool.record(copy).copy_(self.pool.record(number))
+        self.pool.release([number])
         self.tables[row][-1] = copy
 
-    def _take(self, count: int) -> list[int]:
-        while len(self._free) < count:
-            self._grow()
-        taken, self._free = self._free[:count], self._free[count:]
-        for number in taken:
-            self._refs[number] = 1
-        return taken
 
-    def _grow(self) -> None:
-        total = len(self._refs)
-        slots = self.unit * next_slab_pages(total // self.unit)
-        self.slabs.append(torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device))
-        self._fields.append(self.layout.views(self.slabs[-1]))
-        self._first.append(total)
-        self._refs += [0] * slots
-        self._free += range(total, total + slots)
-
-    def _release(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            self._refs[number] -= 1
-            if self._refs[number] == 0:
-                self._free.append(number)
-
-    def _slab(self, number: int) -> int:
-        return bisect_right(self._first, number) - 1
-
-    def _record(self, number: int) -> Tensor:
-        slab = self._slab(number)
-        return self.slabs[slab][number - self._first[slab]]
-
-    def _views(self, first: int, last: int) -> dict[str, Tensor]:
-        """Field views of pages `[first, last)`, which lie in one slab."""
-        slab = self._slab(first)
-        base = self._first[slab]
-        return {name: view[first - base : last - base] for name, view in self._fields[slab].items()}
-
-    def _runs(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Index ranges of `numbers` whose pages follow each other in one slab."""
-        starts = [0]
-        for i in range(1, len(numbers)):
-            if numbers[i] != numbers[i - 1] + 1 or self._slab(numbers[i]) != self._slab(numbers[i - 1]):
-                starts.append(i)
-        return list(zip(starts, [*starts[1:], len(numbers)], strict=True))
+def _release_all(pool: PagePool, tables: list[list[int]]) -> None:
+    for table in tables:
+        pool.release(table)
 
 
 def _whole_pages(x: Tensor, low: int, rows: int) -> Iterator[tuple[int, Tensor]]:

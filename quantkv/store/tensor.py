@@ -62,7 +62,7 @@ class TensorStore:
 
     def storages(self) -> Iterable[Tensor]:
         """Every tensor that this store keeps alive."""
-        return (self.ring.buffer, self.sinks.buffer, *self.pages.slabs)
+        return (self.ring.buffer, self.sinks.buffer, *self.pages.pool.slabs)
 
     def packed(self, row: int, length: int | None = None) -> int:
         """How many tokens of a row are packed when it holds `length` tokens (now, by default)."""

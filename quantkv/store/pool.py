@@ -1,0 +1,81 @@
+"""The memory behind page tables: slabs of fixed records that never move, counted by reference.
+
+A pool serves one tensor (keys or values) of one layer, and every fork of it: a page lives as long as some table lists it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from quantkv.store.layout import PageLayout, next_slab_pages
+
+
+class PagePool:
+    """Pages by number, counted across slabs. `unit` pages (one per row) are added at a time."""
+
+    def __init__(self, layout: PageLayout, unit: int, device: torch.device) -> None:
+        self.layout, self.device, self.unit = layout, device, max(1, unit)
+        self.slabs: list[Tensor] = []
+        self._fields: list[dict[str, Tensor]] = []
+        self._first: list[int] = []  # number of the first page of each slab
+        self._refs: list[int] = []
+        self._free: list[int] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(slab.untyped_storage().nbytes() for slab in self.slabs)
+
+    def take(self, count: int) -> list[int]:
+        """`count` unused pages, each with one owner."""
+        while len(self._free) < count:
+            self._grow()
+        taken, self._free = self._free[:count], self._free[count:]
+        for number in taken:
+            self._refs[number] = 1
+        return taken
+
+    def retain(self, numbers: Iterable[int]) -> None:
+        """One more owner for each page."""
+        for number in numbers:
+            self._refs[number] += 1
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """One owner less; pages without owners are used again."""
+        for number in numbers:
+            self._refs[number] -= 1
+            if self._refs[number] == 0:
+                self._free.append(number)
+
+    def shared(self, number: int) -> bool:
+        return self._refs[number] > 1
+
+    def record(self, number: int) -> Tensor:
+        """The raw bytes of a page."""
+        slab = self._slab(number)
+        return self.slabs[slab][number - self._first[slab]]
+
+    def runs(self, numbers: Sequence[int]) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+        """Index ranges of `numbers` whose pages lie together, with their fields as `[n, heads, entries, width]` views."""
+        edges = set(self._first)
+        starts = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1] + 1 or n in edges]
+        for low, high in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            slab = self._slab(numbers[low])
+            base = self._first[slab]
+            first, last = numbers[low] - base, numbers[high - 1] + 1 - base
+            yield low, high, {name: view[first:last] for name, view in self._fields[slab].items()}
+
+    def _grow(self) -> None:
+        total = len(self._refs)
+        slots = self.unit * next_slab_pages(total // self.unit)
+        self.slabs.append(torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device))
+        self._fields.append(self.layout.views(self.slabs[-1]))
+        self._first.append(total)
+        self._refs += [0] * slots
+        self._free += range(total, total + slots)
+
+    def _slab(self, number: int) -> int:
+        return bisect_right(self._first, number) - 1
