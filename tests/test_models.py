@@ -294,6 +294,22 @@ def test_second_of_two_converters_uses_the_first_copy(tmp_path: Path) -> None:
     assert (winner / gguf_checkpoint.SOURCE_FILE).read_text() == "winner"
 
 
+def test_tokenizer_that_does_not_come_back_is_noticed(tmp_path: Path) -> None:
+    byte_tokenizer().save_pretrained(tmp_path)
+    assert gguf_checkpoint._tokenizer_survived(tmp_path)
+    saved = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(saved.replace('"<0x44>"', '"<0x??>"'))  # the letter D is lost
+    assert not gguf_checkpoint._tokenizer_survived(tmp_path)
+
+
+def test_broken_tokenizer_is_not_kept(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_checkpoint, "_tokenizer_survived", lambda folder: False)
+    _, path = _tiny_gguf(tmp_path)
+    with pytest.raises(UnsupportedError, match="breaks the tokenizer"):
+        load_model(path)
+    assert list((cache / "converted").iterdir()) == []
+
+
 def test_broken_gguf_is_unsupported(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUFnonsense")

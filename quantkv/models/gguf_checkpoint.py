@@ -69,6 +69,7 @@ def gguf_precision(path: Path) -> str:
 
 
 def _convert(path: Path, digest: str, target: Path) -> None:
+    release = f"transformers {transformers.__version__}"
     with quiet(), _one_reader():
         model, tokenizer = _dequantize(path)
         source = {"file": path.name, "sha256": digest, "weights": gguf_precision(path)}
@@ -81,6 +82,10 @@ def _convert(path: Path, digest: str, target: Path) -> None:
             raise QuantKVError(
                 f"cannot keep the converted model in {target.parent} ({error}); {hint}"
             ) from error
+        if not _tokenizer_survived(target):
+            raise UnsupportedError(
+                f"{release} breaks the tokenizer of {path}; convert it with 5.6.2 or later"
+            )
 
 
 def _dequantize(path: Path) -> tuple[Any, Any]:
@@ -93,18 +98,14 @@ def _dequantize(path: Path) -> tuple[Any, Any]:
         )
     except Exception as error:  # the libraries below raise many kinds for a broken or unknown file
         raise UnsupportedError(f"transformers cannot read the GGUF file {path}: {error}") from error
-    if not _tokenizer_works(tokenizer):
-        release = f"transformers {transformers.__version__}"
-        raise UnsupportedError(
-            f"{release} builds a broken tokenizer from {path}; use transformers 5.6.2 or later"
-        )
     _forget_quantization(model)
     return model, tokenizer
 
 
-def _tokenizer_works(tokenizer: Any) -> bool:
-    """Older releases build some tokenizers wrongly and say nothing; the kept copy must not inherit that."""
+def _tokenizer_survived(folder: Path) -> bool:
+    """Older releases save some tokenizers so that they come back broken, and say nothing."""
     try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         ids = tokenizer(TOKENIZER_PROBE, add_special_tokens=False)["input_ids"]
     except Exception:  # the Rust library raises nothing more specific
         return False
