@@ -145,7 +145,7 @@ class TensorStore:
         if low < high:
             x = self.pages.read([row], keep, high - first, compute_dtype(self.dtype)).to(self.dtype)
             self.ring.write(low, x, [row])
-            self._held_from[row] = low
+        self._held_from[row] = min(self._held_from[row], low)
         self.pages.truncate(row, keep)
         return int(low < high)
 

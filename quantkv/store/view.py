@@ -45,12 +45,11 @@ class View:
         """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros where padding."""
         self._check()
         dtype = dtype or self.store.dtype
-        groups = self.store.row_groups()
-        if len(groups) == 1:
+        groups, (rows, heads, _, head_dim) = self.store.row_groups(), self.shape
+        if len(groups) == 1 and start < stop:
             return self._read_rows(groups[0][1], groups[0][0], (start, stop), dtype)
-        rows, heads, _, head_dim = self.shape
         out = torch.empty(rows, heads, stop - start, head_dim, dtype=dtype, device=self.store.device)
-        for pad, members in groups:
+        for pad, members in groups if start < stop else ():
             out[members] = self._read_rows(members, pad, (start, stop), dtype)
         return out
 
