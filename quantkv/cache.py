@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
 from collections.abc import Iterable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.layer import QuantizedLayer
@@ -45,7 +47,7 @@ class QuantizedCache(DynamicCache):
         if prefill not in PREFILLS:
             raise QuantKVError(f"prefill {prefill!r}; legal: {', '.join(PREFILLS)}")
         super().__init__(config=config)
-        self.spec, self.prefill = parse_spec(spec), prefill
+        self.config, self.spec, self.prefill = config, parse_spec(spec), prefill
         self._pads: list[int] | None = None
         self._reasons: dict[int, str] = {}
         shape = _kv_shape(config)
@@ -95,6 +97,55 @@ class QuantizedCache(DynamicCache):
         for layer in self.layers:
             if hasattr(layer, "activate_past_recording"):
                 layer.activate_past_recording()
+
+    # --- reuse ---------------------------------------------------------------------------------------------------
+    def fork(self) -> QuantizedCache:
+        """A cache that continues from here on its own. Packed bytes are shared until one of the two writes to them."""
+        other = copy.copy(self)
+        other.layers = [_fork_layer(layer, other) for layer in self.layers]
+        return other
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` tokens; bit-equal to never having gone further within the reserve (see `describe()` beyond it)."""
+        surplus = self.get_seq_length() - length
+        if length < 0 or surplus < 0:
+            raise QuantKVError(f"cannot keep {length} of {self.get_seq_length()} tokens")
+        for layer in self.layers:
+            layer.crop(-surplus)
+
+    def save(self, path: str | Path) -> None:
+        """Write the cache to a safetensors file."""
+        from quantkv.saving import save_cache
+
+        save_cache(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> QuantizedCache:
+        """A cache from `save`, for the same model; a given `spec` must be the saved one. Raises QuantKVError naming both sides."""
+        from quantkv.saving import load_cache
+
+        return load_cache(Path(path), config, spec)
+
+    @classmethod
+    def from_cache(cls, cache: Cache, config: PreTrainedConfig, spec: str | CacheSpec) -> QuantizedCache:
+        """Pack what a plain `DynamicCache` without padding holds."""
+        packed = cls(config, spec)
+        for index, (source, layer) in enumerate(zip(cache.layers, packed.layers, strict=True)):
+            if isinstance(layer, QuantizedLayer) and source.get_seq_length():
+                layer.update(source.keys, source.values)
+            elif not isinstance(layer, QuantizedLayer):
+                packed.layers[index] = copy.deepcopy(source)
+        return packed
+
+    def to_dynamic(self) -> DynamicCache:
+        """A plain `DynamicCache` with decoded values."""
+        plain = DynamicCache(config=self.config)
+        for index, layer in enumerate(self.layers):
+            if not isinstance(layer, QuantizedLayer):
+                plain.layers[index] = copy.deepcopy(layer)
+            elif layer.key_store is not None and layer.value_store is not None:
+                plain.layers[index].update(*(s.view().read(0, s.length) for s in layer.stores))
+        return plain
 
     # --- accounting ----------------------------------------------------------------------------------------------
     def storages(self) -> Iterable[Tensor]:
@@ -168,6 +219,12 @@ class QuantizedCache(DynamicCache):
             "materialized": sum(s.materialized for s in layer.stores),
             "padding_from": layer.padding_source,
         }
+
+
+def _fork_layer(layer: Any, cache: QuantizedCache) -> Any:
+    if isinstance(layer, QuantizedLayer):
+        return layer.fork(cache._take_pads)
+    return copy.deepcopy(layer)
 
 
 def cache_argument(model: PreTrainedModel) -> str:

@@ -6,6 +6,7 @@ tensors, because prefill attends to exact keys and values (`prefill: exact`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -193,3 +194,19 @@ class QuantizedLayer(DynamicLayer):
             )
             for s in self.stores
         )
+
+    def fork(self, pads: Callable[[], list[int] | None]) -> QuantizedLayer:
+        """A layer with the same tokens on the same pages."""
+        other = copy.copy(self)
+        other._known_pads = pads
+        if self.key_store is not None and self.value_store is not None:
+            other.key_store, other.value_store = self.key_store.fork(), self.value_store.fork()
+        return other
+
+    def restore(self, tensors: dict[str, dict[str, Tensor]], numbers: dict[str, dict[str, Any]]) -> None:
+        """Fill an empty layer with what the stores' `state` gave, by `key` and `value`."""
+        like = [tensors[name]["ring"] for name in ("key", "value")]
+        self._reserve = numbers["key"]["reserve"]
+        self.lazy_initialization(like[0], like[1], numbers["key"]["pads"])
+        for name, store in zip(("key", "value"), self.stores, strict=True):
+            store.restore(tensors[name], numbers[name])

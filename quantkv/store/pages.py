@@ -42,6 +42,24 @@ class PageStore:
         other.tables[:] = [list(table) for table in self.tables]
         return other
 
+    def state(self) -> tuple[Tensor, list[list[int]]]:
+        """The records of all listed pages `[pages, record_bytes]`, and the tables renumbered to them."""
+        numbers = sorted({number for table in self.tables for number in table})
+        place = {number: i for i, number in enumerate(numbers)}
+        records = torch.stack([self.pool.record(n) for n in numbers]) if numbers else self.pool.empty_records()
+        return records, [[place[n] for n in table] for table in self.tables]
+
+    def restore(self, records: Tensor, tables: list[list[int]], used: list[int]) -> None:
+        """Fill an empty store with what `state` gave."""
+        numbers = self.pool.take(len(records))
+        for number, record in zip(numbers, records, strict=True):
+            self.pool.record(number).copy_(record)
+        self.tables[:] = [[numbers[i] for i in table] for table in tables]
+        for table in self.tables:
+            self.pool.retain(table)
+        self.pool.release(numbers)
+        self.used = list(used)
+
     @property
     def used_nbytes(self) -> int:
         """Bytes of records that hold tokens; an open page counts for its filled share."""

@@ -58,6 +58,9 @@ class PagePool:
         slab = self._slab(number)
         return self.slabs[slab][number - self._first[slab]]
 
+    def empty_records(self) -> Tensor:
+        return torch.empty(0, self.layout.record_bytes, dtype=torch.uint8, device=self.device)
+
     def runs(self, numbers: Sequence[int]) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
         """Index ranges of `numbers` whose pages lie together, with their fields as `[n, heads, entries, width]` views."""
         edges = set(self._first)

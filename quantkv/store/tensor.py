@@ -6,7 +6,9 @@ Positions are counted over the whole row, left padding included. For a row with 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,3 +170,32 @@ class TensorStore:
         self.ring = Ring(shape, self.window.capacity, self.dtype, self.device)
         if start < self.length:
             self.ring.write(start, old.read(start, self.length))
+
+    def fork(self) -> TensorStore:
+        """A store with the same tokens: pages are shared until one of the two appends to them, the exact tokens are copied."""
+        other = copy.copy(self)
+        other.pages = self.pages.fork()
+        other.ring, other.sinks = self.ring.clone(), self.sinks.clone()
+        other.pads, other._held_from = list(self.pads), list(self._held_from)
+        return other
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain numbers from which `restore` makes the same store again."""
+        records, tables = self.pages.state()
+        numbers = {
+            "length": self.length,
+            "reserve": self.window.reserve,
+            "pads": self.pads,
+            "held_from": self._held_from,
+            "tables": tables,
+            "used": self.pages.used,
+        }
+        return {"pages": records, "ring": self.ring.buffer, "sinks": self.sinks.buffer}, numbers
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Fill an empty store of the same codec, window and shape."""
+        self.set_reserve(numbers["reserve"])
+        self.pages.restore(tensors["pages"], numbers["tables"], numbers["used"])
+        self.ring.buffer.copy_(tensors["ring"])
+        self.sinks.buffer.copy_(tensors["sinks"])
+        self.length, self._held_from = numbers["length"], list(numbers["held_from"])

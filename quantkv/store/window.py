@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +37,9 @@ class Ring:
     def select(self, rows: Sequence[int]) -> None:
         self.buffer = self.buffer[list(rows)]
 
+    def clone(self) -> Ring:
+        return _cloned(self)
+
     def _pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
         """(slot, count) of the at most two runs that hold `[start, stop)`."""
         slot, count = start % self.capacity, stop - start
@@ -59,3 +64,15 @@ class Sinks:
 
     def select(self, rows: Sequence[int]) -> None:
         self.buffer = self.buffer[list(rows)]
+
+    def clone(self) -> Sinks:
+        return _cloned(self)
+
+
+Exact = TypeVar("Exact", Ring, Sinks)
+
+
+def _cloned(exact: Exact) -> Exact:
+    other = copy.copy(exact)
+    other.buffer = exact.buffer.clone()
+    return other
