@@ -1,7 +1,7 @@
-"""The formats that every test of the core runs over: all presets, and each codec with each sharing word in small form.
+"""The formats that tests of the core run over: all presets, and each codec with each sharing word.
 
-Small form means groups of 16, a flush chunk of 16, 8 recent tokens, 2 sinks and a roll-back reserve of 8, so that a hundred tokens see
-several flushes. `test_spec.py` fails when a registered codec, a sharing word or a preset is missing here.
+The latter in small form: groups of 16, a flush chunk of 16, 8 recent tokens, 2 sinks and a reserve of 8: a
+hundred tokens see several flushes. `test_spec.py` fails when a codec, a sharing word or a preset is missing.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ A_FEW = [
 
 
 def small_preset(name: str, recent: int = 8, flush: int = 32, sinks: int = 2) -> CacheSpec:
-    """A preset with a short window, so that little data sees several flushes; published schemes keep their own."""
+    """A preset with a short window, so that little data sees many flushes; published ones keep their own."""
     return parse_spec(name, recent=recent, flush=flush, sinks=sinks)

@@ -52,7 +52,7 @@ def wide_data(codec: Codec, dtype: torch.dtype = torch.float32) -> Tensor:
     return x.to(dtype)
 
 
-# --- contract -------------------------------------------------------------------------------------------------------
+# --- contract ---
 @pytest.mark.parametrize("text", DEFAULT_SPECS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_fields_are_as_declared(text: str, dtype: torch.dtype) -> None:
@@ -93,7 +93,7 @@ def test_half_precision_input_is_encoded_as_its_float32_values(text: str) -> Non
     assert all(torch.equal(half[name], full[name]) for name in full)
 
 
-# --- affine integers against the formula in numpy ---------------------------------------------------------------------
+# --- affine integers against the formula in numpy ---
 def directed(x: np.float32, dtype: type, up: bool) -> np.float32:
     stored = dtype(x)
     if (np.float32(stored) < x) if up else (np.float32(stored) > x):
@@ -106,7 +106,11 @@ def affine_by_formula(block: np.ndarray, tensor: TensorSpec) -> np.ndarray:
     bits, dtype = tensor.bits, {"fp16": np.float16, "fp32": np.float32}[tensor.metadata]
     steps = np.float32(2 ** (bits - 1) - 1 if tensor.symmetric else 2**bits - 1)
     low, high = (np.float32(0), np.abs(block).max()) if tensor.symmetric else (block.min(), block.max())
-    zero = np.float32(0) if tensor.symmetric else (directed(low, dtype, False) if tensor.outward else np.float32(dtype(low)))
+    zero = (
+        np.float32(0)
+        if tensor.symmetric
+        else (directed(low, dtype, False) if tensor.outward else np.float32(dtype(low)))
+    )
     if tensor.outward:
         smallest = np.float32(2.0**-24 if dtype is np.float16 else np.finfo(np.float32).tiny)
         scale = directed(max((high - zero) / steps, smallest), dtype, True)
@@ -146,18 +150,18 @@ def test_affine_equals_its_formula_block_by_block(text: str) -> None:
 @pytest.mark.parametrize("text", OUTWARD)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nothing_clips(text: str, dtype: torch.dtype) -> None:
-    """Every element comes back within half of its stored step: an element outside the stored range would not."""
+    """Every element comes back within half of its stored step; one outside the stored range would not."""
     _, codec = key_of(text)
     x = wide_data(codec, dtype)
     fields = codec.encode(x)
     error = (codec.decode(fields, DIM, dtype).double() - x.double()).abs()
     size = x.double().abs() + (spread(fields["zero"], x.shape).abs() if "zero" in fields else 0)
     slack = size * 4 * torch.finfo(dtype).eps
-    assert ((error <= spread(fields["scale"], x.shape) / 2 + slack)).all()
+    assert (error <= spread(fields["scale"], x.shape) / 2 + slack).all()
 
 
 def test_published_rounding_stays_close() -> None:
-    """To nearest, a value may lie outside the stored range by the rounding of zero and of all steps of the scale."""
+    """To nearest, a value may lie outside the stored range by the rounding of zero and scale."""
     for bits in (2, 4, 8):
         codec = parse_spec(f"int{bits}-channel@g32.near").key.build()
         x = wide_data(codec)
@@ -169,7 +173,7 @@ def test_published_rounding_stays_close() -> None:
 
 
 def test_group_of_kivi_as_published() -> None:
-    """Known answer: eight values `sin(i) · (1 + i / 10)` in 2 bits; codes 2 3 3 2 | 0 0 1 3, low code in the low bits."""
+    """Known answer: `sin(i) · (1 + i / 10)` in 2 bits is 2 3 3 2 | 0 0 1 3, low code in the low bits."""
     i = torch.arange(8, dtype=torch.float64)
     x = (torch.sin(i) * (1 + 0.1 * i)).float().view(1, 1, 1, 8)
     fields = parse_spec("int2-token@g8.near").key.build().encode(x)
@@ -178,15 +182,17 @@ def test_group_of_kivi_as_published() -> None:
     assert fields["scale"].item() == np.float16(0.8517544865608215)
 
 
-# --- groups that break naive quantizers ---------------------------------------------------------------------------------
+# --- groups that break naive quantizers ---
 CONSTANTS = [0.0, 5.0, -3.0, 1e-30, -1e-30, 1e-8, 6e4, -6e4]
 
 
 def allowed(text: str, value: float) -> float:
-    """One rounding of what is stored, times the largest code where the value is stored as code times scale."""
+    """One rounding of what is stored, times the largest code where a value is stored as code times scale."""
     tensor, _ = key_of(text)
     if tensor.is_raw:
-        return {"fp16": max(abs(value) * 2.0**-11, 2.0**-25), "bf16": abs(value) * 2.0**-8}.get(tensor.codec, 0.0)
+        return {"fp16": max(abs(value) * 2.0**-11, 2.0**-25), "bf16": abs(value) * 2.0**-8}.get(
+            tensor.codec, 0.0
+        )
     smallest = 2.0**-24 if tensor.metadata == "fp16" else 1.2e-38
     codes = {"fp8-e4m3": 448, "fp8-e5m2": 57344}.get(tensor.codec, 2 ** ((tensor.bits or 0) - 1) - 1)
     through_scale = tensor.symmetric or tensor.codec.startswith("fp8")
@@ -200,7 +206,9 @@ def test_constant_groups_come_back(text: str) -> None:
         x = torch.full((1, HEADS, codec.group_tokens, DIM), value)
         fields = codec.encode(x)
         assert all(f.isfinite().all() for f in fields.values() if f.is_floating_point())
-        assert (codec.decode(fields, DIM, torch.float32) - x).abs().max().item() <= allowed(text, value), value
+        assert (codec.decode(fields, DIM, torch.float32) - x).abs().max().item() <= allowed(text, value), (
+            value
+        )
 
 
 @pytest.mark.parametrize("text", [*COMBINATIONS, *OPTIONS])
@@ -211,7 +219,9 @@ def test_one_spike_stays_finite_and_is_kept(text: str, spike: float) -> None:
     x[0, 1, 0, 7] = spike
     fields = codec.encode(x)
     assert all(f.isfinite().all() for f in fields.values() if f.is_floating_point())
-    assert abs(codec.decode(fields, DIM, torch.float32)[0, 1, 0, 7].item() - spike) <= max(abs(spike) * 2.0**-6, 1e-6)
+    assert abs(codec.decode(fields, DIM, torch.float32)[0, 1, 0, 7].item() - spike) <= max(
+        abs(spike) * 2.0**-6, 1e-6
+    )
 
 
 @pytest.mark.parametrize("text", [*COMBINATIONS, *OPTIONS])
@@ -223,7 +233,7 @@ def test_values_beyond_half_precision_stay_finite(text: str) -> None:
     assert codec.decode(fields, DIM, torch.float32).isfinite().all()
 
 
-# --- 8-bit floats -------------------------------------------------------------------------------------------------------
+# --- 8-bit floats ---
 MANTISSA = {"fp8-e4m3": (2.0**-4, 2.0**-10), "fp8-e5m2": (2.0**-3, 2.0**-17)}
 """Largest relative error of a normal number, and half the spacing of subnormal ones."""
 
@@ -249,7 +259,7 @@ def test_float8_never_overflows_at_its_largest_value(largest: float, codec: str)
 
 
 def test_float8_scale_by_hand() -> None:
-    """The largest magnitude, 896, takes the code 448: scale 2; 100 / 2 = 50 rounds to 48 or 52 (spacing 4, tie to even)."""
+    """The largest magnitude, 896, takes the code 448: scale 2. 100 / 2 = 50 ties between 48 and 52: even."""
     x = torch.zeros(1, 1, 1, 32)
     x[..., :4] = torch.tensor([896.0, -896.0, 100.0, 3.0])
     codec = parse_spec("fp8-e4m3").key.build()
@@ -265,7 +275,7 @@ def test_later_outliers_keep_their_relative_error() -> None:
     assert 0 < error <= 0.1
 
 
-# --- raw floats -----------------------------------------------------------------------------------------------------------
+# --- raw floats ---
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_exact_is_lossless(dtype: torch.dtype) -> None:
     codec = parse_spec("exact").key.build()
@@ -273,7 +283,9 @@ def test_exact_is_lossless(dtype: torch.dtype) -> None:
     assert torch.equal(codec.decode(codec.encode(x), DIM, torch.float64), x.double())
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)]
+)
 def test_raw_floats_round_once(name: str, dtype: torch.dtype) -> None:
     x = torch.randn(2, HEADS, 5, DIM)
     assert torch.equal(round_trip(parse_spec(name).key.build(), x), x.to(dtype).float())
@@ -283,7 +295,9 @@ def test_raw_floats_round_once(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
 def test_raw_floats_of_models_of_any_dtype(name: str, dtype: torch.dtype) -> None:
-    x = torch.tensor([1.5, -0.25, torch.finfo(dtype).max, torch.finfo(dtype).min], dtype=dtype).view(1, 1, 1, 4)
+    x = torch.tensor([1.5, -0.25, torch.finfo(dtype).max, torch.finfo(dtype).min], dtype=dtype).view(
+        1, 1, 1, 4
+    )
     decoded = parse_spec(name).key.build().encode(x)["values"].double().flatten()
     assert decoded.isfinite().all()
     assert decoded[:2].tolist() == [1.5, -0.25]
@@ -291,13 +305,20 @@ def test_raw_floats_of_models_of_any_dtype(name: str, dtype: torch.dtype) -> Non
 
 def test_raw_floats_clamp_what_they_cannot_hold() -> None:
     x = torch.tensor([1e6, -1e6, 65504.0, 1.0]).view(1, 1, 1, 4)
-    assert round_trip(parse_spec("fp16").key.build(), x).flatten().tolist() == [65504.0, -65504.0, 65504.0, 1.0]
+    assert round_trip(parse_spec("fp16").key.build(), x).flatten().tolist() == [
+        65504.0,
+        -65504.0,
+        65504.0,
+        1.0,
+    ]
 
 
-# --- mean squared error on Gaussian data: closed-form study values, ten percent either way --------------------------------
+# --- mean squared error on Gaussian data: closed-form study values, ten percent either way ---
 MSE = {
-    "int2-channel@g32": 1.544e-01, "int3-channel@g32": 2.814e-02, "int4-channel@g32": 6.123e-03, "int8-channel@g32": 2.119e-05,
-    "int2-token@g32": 1.546e-01, "int3-token@g32": 2.814e-02, "int4-token@g32": 6.125e-03, "int8-token@g32": 2.122e-05,
+    "int2-channel@g32": 1.544e-01, "int3-channel@g32": 2.814e-02, "int4-channel@g32": 6.123e-03,
+    "int8-channel@g32": 2.119e-05,
+    "int2-token@g32": 1.546e-01, "int3-token@g32": 2.814e-02, "int4-token@g32": 6.125e-03,
+    "int8-token@g32": 2.122e-05,
     "int2-channel@g32.near": 1.544e-01, "int2-token@g32.near": 1.546e-01, "int4-channel@g32.near": 6.123e-03,
     "int2-head": 2.511e-01, "int3-head": 4.579e-02, "int4-head": 9.966e-03, "int8-head": 3.449e-05,
     "int4-head@sym": 1.378e-02, "int8-head@sym": 4.185e-05, "fp8-e4m3": 6.605e-04,

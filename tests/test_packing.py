@@ -1,4 +1,4 @@
-"""Bit packing against bytes written by hand, and directed rounding against a list of every number of a dtype."""
+"""Bit packing against bytes written by hand; directed rounding against a list of every number of a dtype."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_bytes_by_hand(bits: int, codes: list[int], planes: list[list[int]]) -> 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), bits=st.sampled_from(BITS), width=st.integers(1, 70), rows=st.integers(1, 3))
-def test_round_trip_takes_no_more_bytes_than_bits(data: st.DataObject, bits: int, width: int, rows: int) -> None:
+def test_round_trip_takes_no_more_bytes_than_bits(
+    data: st.DataObject, bits: int, width: int, rows: int
+) -> None:
     numbers = st.lists(st.integers(0, 2**bits - 1), min_size=rows * width, max_size=rows * width)
     codes = torch.tensor(data.draw(numbers), dtype=torch.uint8).view(rows, width)
     planes = pack(codes.clone(), bits)
@@ -53,7 +55,7 @@ def test_round_trip_takes_no_more_bytes_than_bits(data: st.DataObject, bits: int
     assert [plane.shape[-1] for plane in planes] == sizes == [packed_width(width, b) for b in PLANES[bits]]
 
 
-# --- directed rounding: every finite number of each 16-bit dtype, sorted, is the ground truth --------------------------
+# --- directed rounding: every finite number of each 16-bit dtype, sorted, is the ground truth ---
 def all_numbers(dtype: torch.dtype) -> np.ndarray:
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     numbers = bits.view(dtype).to(torch.float64)
@@ -81,7 +83,9 @@ def floats() -> st.SearchStrategy[float]:
 def test_rounding_directions(dtype: torch.dtype, values: list[float]) -> None:
     x = torch.tensor(values, dtype=torch.float32)
     if dtype == torch.bfloat16:
-        x = torch.where(x.abs() < 1e-37, torch.zeros_like(x), x)  # processors may flush what is smaller to zero
+        x = torch.where(
+            x.abs() < 1e-37, torch.zeros_like(x), x
+        )  # processors may flush what is smaller to zero
     for rounded, up in ((round_down(x, dtype), False), (round_up(x, dtype), True)):
         assert rounded.dtype == dtype
         assert np.array_equal(rounded.to(torch.float64).numpy(), expected(x, dtype, up))

@@ -11,7 +11,7 @@ from quantkv.policy import Window
 
 
 def kivi_keys(prompt: int, steps: int, residual: int = 128) -> list[int]:
-    """KIVI's keys: packed tokens before each query, after a prefill of `prompt`; a full tail is packed at once."""
+    """KIVI's keys: packed tokens before each query after a prefill; a full tail is packed at once."""
     packed, tail, seen = prompt - prompt % residual, prompt % residual, []
     for _ in range(steps):
         seen.append(packed)
@@ -34,7 +34,7 @@ def kivi_values(prompt: int, steps: int, residual: int = 128) -> list[int]:
 
 
 def simulated_boundary(n: int, sinks: int, recent: int, flush: int) -> int:
-    """Tokens come one by one; whenever the newest `recent` and one whole chunk lie after the packed ones, the chunk is packed."""
+    """Tokens come one by one; once the window and a whole chunk lie after the packed ones, it leaves."""
     packed = 0
     for cached in range(1, n + 1):
         if cached - sinks - packed >= recent + flush:
@@ -58,13 +58,19 @@ def test_closed_form_equals_simulation(n: int, sinks: int, recent: int, flush: i
 
 @settings(max_examples=200, deadline=None)
 @given(
-    n=st.integers(0, 500), sinks=st.integers(0, 9), recent=st.integers(0, 70), flush=st.integers(1, 70), reserve=st.integers(0, 40)
+    n=st.integers(0, 500),
+    sinks=st.integers(0, 9),
+    recent=st.integers(0, 70),
+    flush=st.integers(1, 70),
+    reserve=st.integers(0, 40),
 )
 def test_what_stays_exact(n: int, sinks: int, recent: int, flush: int, reserve: int) -> None:
     window = Window(sinks, recent, flush, reserve)
     boundary = window.boundary(n)
     exact = n - boundary
-    assert boundary == sinks or recent <= exact < recent + flush  # at least the window, less than one chunk more
+    assert (
+        boundary == sinks or recent <= exact < recent + flush
+    )  # at least the window, less than one chunk more
     assert (boundary - sinks) % flush == 0
     assert window.boundary(n + 1) >= boundary
     assert n - window.boundary(n - reserve) <= window.capacity  # what a roll-back needs fits what is held

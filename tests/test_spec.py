@@ -64,7 +64,7 @@ def test_presets_print_their_own_name(name: str) -> None:
     assert parse_spec(name + "+s9") != spec
 
 
-# --- random specs ---------------------------------------------------------------------------------------------------
+# --- random specs ---
 @st.composite
 def tensor_specs(draw: st.DrawFn) -> TensorSpec:
     codec = draw(st.sampled_from(codec_names()))
@@ -114,12 +114,17 @@ def test_different_specs_print_differently(first: CacheSpec, second: CacheSpec) 
     assert (str(first) == str(second)) == (first == second)
 
 
-# --- what strings mean ----------------------------------------------------------------------------------------------
+# --- what strings mean ---
 def test_defaults() -> None:
     spec = parse_spec("int4-head")
     assert (spec.sinks, spec.reserve, spec.key.recent, spec.key.flush) == (4, 32, 64, 32)
     assert spec.key == spec.value
-    assert (spec.key.codec, spec.key.sharing, spec.key.group, spec.key.symmetric) == ("int4", "token-head", None, False)
+    assert (spec.key.codec, spec.key.sharing, spec.key.group, spec.key.symmetric) == (
+        "int4",
+        "token-head",
+        None,
+        False,
+    )
     assert (spec.key.bits, spec.is_raw, spec.key.metadata) == (4, False, "fp16")
     assert parse_spec("int8-channel").key.group == 32
 
@@ -133,13 +138,24 @@ def test_raw_floats_have_no_window(name: str) -> None:
 def test_example_from_the_design() -> None:
     spec = parse_spec("k.int8-channel@g32+v.int4-head+r128+s4")
     assert (spec.key.codec, spec.key.sharing, spec.key.group, spec.key.recent) == ("int8", "channel", 32, 128)
-    assert (spec.value.codec, spec.value.sharing, spec.value.group, spec.value.recent) == ("int4", "token-head", None, 128)
+    assert (spec.value.codec, spec.value.sharing, spec.value.group, spec.value.recent) == (
+        "int4",
+        "token-head",
+        None,
+        128,
+    )
     assert spec.sinks == 4
 
 
 def test_window_after_its_own_tensor() -> None:
     spec = parse_spec("k.int2-channel@g32+r0+f128+v.int2-token@g32+r128+f1+s0")
-    assert (spec.key.recent, spec.key.flush, spec.value.recent, spec.value.flush, spec.sinks) == (0, 128, 128, 1, 0)
+    assert (spec.key.recent, spec.key.flush, spec.value.recent, spec.value.flush, spec.sinks) == (
+        0,
+        128,
+        128,
+        1,
+        0,
+    )
 
 
 PRESET_TENSORS = {
@@ -172,7 +188,12 @@ def test_published_presets_keep_their_policy(name: str) -> None:
     spec = parse_spec(name, sinks=7, recent=7, flush=7)
     assert spec == presets()[name]
     assert (spec.key.recent, spec.key.flush, spec.value.recent, spec.value.flush) == (0, 128, 128, 1)
-    assert (spec.sinks, spec.key.outward, spec.value.outward, spec.published_policy) == (0, False, False, True)
+    assert (spec.sinks, spec.key.outward, spec.value.outward, spec.published_policy) == (
+        0,
+        False,
+        False,
+        True,
+    )
     assert not parse_spec("int4-head").published_policy
 
 
@@ -268,7 +289,7 @@ def test_overrides_do_not_nest() -> None:
         parse_spec("int4-head").with_layers({0: inner})
 
 
-# bits + metadata bits / elements that share them, head_dim 64: token-head shares over 64, g32 over 32, sym has one number
+# bits + metadata bits / elements that share them at head_dim 64: token-head over 64, g32 over 32
 BITS_64 = {
     "fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "exact": 32.0,
     "int8-head": 8 + 32 / 64, "int4-head": 4 + 32 / 64, "fp8-e4m3": 8 + 16 / 64,
@@ -294,7 +315,7 @@ def test_bits_of_full_pages(name: str) -> None:
 
 @pytest.mark.parametrize("text", list(BITS_OTHER))
 def test_bits_of_other_formats_within_alignment(text: str) -> None:
-    """Fields start at multiples of 64 bytes; pages hold at least 4 KiB per head, so alignment costs below two percent."""
+    """Fields start at multiples of 64 bytes, pages hold 4 KiB per head: alignment costs below 2 %."""
     bits = parse_spec(text).bits_packed(head_dim=64, num_key_value_heads=3, dtype=torch.float32)
     assert BITS_OTHER[text] <= bits <= BITS_OTHER[text] * 1.02
 

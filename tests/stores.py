@@ -1,0 +1,48 @@
+"""Stores for tests: making them, feeding them, and reading what they hold."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quantkv import CacheSpec, TensorSpec
+from quantkv.store import TensorStore
+
+HEADS, DIM = 2, 32
+CPU = torch.device("cpu")
+
+
+def new_store(
+    spec: CacheSpec,
+    which: str = "key",
+    rows: int = 1,
+    pads: list[int] | None = None,
+    heads: int = HEADS,
+    dim: int = DIM,
+) -> TensorStore:
+    tensor: TensorSpec = getattr(spec, which)
+    window = tensor.window(spec.sinks, spec.reserve)
+    return TensorStore(tensor.build(), window, (rows, heads, dim), torch.float32, CPU, pads)
+
+
+def feed(store: TensorStore, x: Tensor, sizes: list[int]) -> None:
+    assert sum(sizes) == x.shape[2]
+    for part in x.split(sizes, 2):
+        store.append(part)
+
+
+def everything(store: TensorStore) -> Tensor:
+    return store.view().read(0, store.length)
+
+
+def used_fields(store: TensorStore, row: int = 0) -> dict[str, Tensor]:
+    """The stored fields of a row's packed tokens, page after page, without the open page's end."""
+    layout, used = store.pages.layout, store.pages.used[row]
+    records = [store.pages.pool.record(number) for number in store.pages.tables[row]]
+    pages = [layout.views(record[None]) for record in records]
+    joined = {f: torch.cat([page[f.name][0] for page in pages], 1) for f in layout.fields}
+    return {f.name: x[:, : used // f.tokens] for f, x in joined.items()}
+
+
+def same_bits(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
