@@ -52,7 +52,7 @@ def test_the_bootstrap_is_seeded():
 
 @pytest.mark.parametrize("windows", [10, 20])
 def test_intervals_cover_the_truth_when_windows_are_the_independent_unit(windows):
-    """200 runs whose tokens share their window's level: 95 % intervals from windows, about half from tokens."""
+    """200 runs whose tokens share their window's level; intervals from tokens would cover about half."""
     random = np.random.default_rng(0)
     covered = 0
     for _ in range(200):

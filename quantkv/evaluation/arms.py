@@ -7,7 +7,7 @@ from typing import Any
 
 from quantkv.errors import UnsupportedError
 from quantkv.evaluation.huggingface import stock_attention
-from quantkv.spec import CacheSpec
+from quantkv.spec import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS, CacheSpec
 
 BASELINE = "dynamic"
 Function = Callable[..., Any]
@@ -61,7 +61,14 @@ def effective(model: Any, parsed: CacheSpec | Function | str, cache: Any = None,
     elif parsed == BASELINE:
         section["attn"] = stock_attention(model)
     else:
-        section |= {"simulated": True, "engine": "reference", "layers_quantized": total}
+        section |= {
+            "simulated": True,
+            "engine": "reference",
+            "layers_quantized": total,
+            "sinks": DEFAULT_SINKS,
+        }
+        section |= dict.fromkeys(("recent_key", "recent_value"), DEFAULT_RECENT)
+        section |= dict.fromkeys(("flush_key", "flush_value"), DEFAULT_FLUSH)
     return section | {"notes": []} | overrides
 
 

@@ -13,7 +13,7 @@ from quantkv.spec import CacheSpec
 def cache_figures(model: Any, spec: Any, context: int) -> tuple[Bits, Result]:
     """Bits and effective settings, read from a cache filled with `context` tokens; functions hold no bits."""
     if not isinstance(spec, CacheSpec):
-        return Bits(), effective(model, spec)
+        return Bits(), effective(model, spec, attn="quantkv")
     from quantkv.cache import QuantizedCache
 
     cache = fill(QuantizedCache(model.config, spec), model, context, batch=1)

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quantkv.errors import QuantKVError
+from quantkv.errors import UnsupportedError
 from quantkv.evaluation.arms import Format, Result, parse_format, spec_text
 from quantkv.spec import CacheSpec
 
@@ -49,7 +49,7 @@ def memory_cell(
     """
     parsed = parse_format(spec)
     if callable(parsed) and not isinstance(parsed, CacheSpec):
-        raise QuantKVError("a plain function stores nothing: it has a quality but no memory")
+        raise UnsupportedError("a plain function stores nothing: it has a quality but no memory")
     job = {
         "model": {name: _plain_option(value) for name, value in model_options.items()},
         "spec": spec_text(parsed),

@@ -121,14 +121,15 @@ def weights_bytes(model: Any) -> int:
 
 def flags(section: Result, spec: Any) -> list[str]:
     """What a reader must know before believing a memory saving."""
-    held, predicted = section["held_bytes"], section["predicted_bytes"]
+    held, predicted, baseline = (section[f"{name}_bytes"] for name in ("held", "predicted", "baseline_16bit"))
     found = []
     if abs(held - predicted) > MAX_MISMATCH * predicted:
         found.append(f"holds {held} bytes, predicted {predicted}")
     if spec != BASELINE and section["ratio_to_16bit"] > 1 - SMALL_SAVING:
         found.append("holds hardly less than a 16-bit cache")
-    if held < SMALL_SHARE * (section["weights_bytes"] + held):
-        found.append(f"the cache is only {held / (section['weights_bytes'] + held):.1%} of cache and weights")
+    share = baseline / (section["weights_bytes"] + baseline)
+    if share < SMALL_SHARE:
+        found.append(f"even a 16-bit cache is only {share:.1%} of cache and weights")
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import torch
 
+import quantkv
 from quantkv.evaluation import METRIC_VERSIONS
 
 
@@ -32,7 +33,7 @@ def provenance(device: torch.device | str = "cpu", clock: Clock | None = None) -
     """The provenance section of a row."""
     clock = clock or Clock()
     return {
-        "quantkv": _version("quantkv"),
+        "quantkv": quantkv.__version__,
         "metrics": dict(METRIC_VERSIONS),
         "python": platform.python_version(),
         "torch": torch.__version__,

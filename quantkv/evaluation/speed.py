@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.errors import QuantKVError
+from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import timing
 from quantkv.evaluation.arms import (
@@ -96,7 +96,7 @@ class _Lane:
         if self.spec == BASELINE:
             return DynamicCache()
         if not isinstance(self.spec, CacheSpec):
-            raise QuantKVError(f"{self.label} is a plain function: it has a quality but no speed")
+            raise UnsupportedError(f"{self.label} is a plain function: it has a quality but no speed")
         from quantkv.cache import QuantizedCache
 
         return QuantizedCache(model.config, self.spec)
