@@ -144,7 +144,7 @@ def quality_values(**values: Any) -> dict[str, Any]:
         "delta_nll": 0.01,
         "delta_nll_low": 0.006,
         "delta_nll_high": 0.014,
-        "ppl_ratio": 1.01005,
+        "ppl_ratio": 1.0100502,
         "kl_mean": 0.0058,
         "kl_low": 0.005,
         "kl_high": 0.0066,

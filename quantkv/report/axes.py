@@ -91,10 +91,13 @@ def _asinh_axis(ax: Axes, linear: float, low: float, high: float) -> None:
     pad = 0.07 * (top - bottom)
     ax.set_ylim(inverse(bottom - pad), inverse(top + pad))
     steps = [linear * 10.0**power for power in range(8)]
-    ax.yaxis.set_major_locator(
-        FixedLocator([1 - step for step in steps[::-1]] + [1] + [1 + step for step in steps])
-    )
-    minor = [factor * step for step in steps for factor in range(2, 10)]
-    ax.yaxis.set_minor_locator(FixedLocator([1 - step for step in minor] + [1 + step for step in minor]))
+    ax.yaxis.set_major_locator(FixedLocator(_both_sides(steps, ax.get_ylim())))
+    between = [factor * step for step in steps for factor in range(2, 10)]
+    ax.yaxis.set_minor_locator(FixedLocator(_both_sides(between, ax.get_ylim())))
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 6):g}"))
+
+
+def _both_sides(distances: Iterable[float], limits: tuple[float, float]) -> list[float]:
+    ticks = sorted({1.0, *(1 + side * distance for distance in distances for side in (-1, 1))})
+    return [tick for tick in ticks if limits[0] <= tick <= limits[1]]

@@ -14,11 +14,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend as DrawnLegend
 from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 
 from quantkv.errors import QuantKVError
 from quantkv.report.lines import Legend
 from quantkv.report.panels import PANELS
-from quantkv.report.style import RC, WIDTHS, Style, styles_for
+from quantkv.report.style import BASELINE, RC, WIDTHS, Style, styles_for
 from quantkv.report.summary import Study
 
 FIGURES = (*PANELS, "overview")
@@ -84,7 +85,7 @@ def _compose(study: Study, panels: Sequence[str], width: str) -> Figure:
     figure = Figure(figsize=(WIDTHS[width], lines * PANEL_HEIGHT[width]), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    styles = styles_for(study.frame["label"])
+    styles = styles_for([BASELINE, *study.frame["label"]])
     legend = Legend()
     for index, (name, ax) in enumerate(zip(panels, axes)):
         PANELS[name](ax, study, styles, legend)
@@ -112,7 +113,15 @@ def _place_legends(figure: Figure, legend: Legend, styles: dict[str, Style]) -> 
     for item, own in zip(drawn, heights):
         bottom -= own
         item.set_bbox_to_anchor((0.5, (bottom + LEGEND_GAP / 2) / height), transform=figure.transFigure)
+    _freeze(figure)
+
+
+def _freeze(figure: Figure) -> None:
+    """Lay out once and round: the solver's last digits differ from run to run, and files must not."""
     figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for ax in figure.axes:
+        ax.set_position(Bbox(ax.get_position().get_points().round(4)))
 
 
 def _fitted(figure: Figure, entries: dict[str, Line2D]) -> DrawnLegend:

@@ -6,7 +6,6 @@ Markdown and LaTeX round for the reader; CSV keeps every number in full.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from quantkv.report.numbers import latex
 from quantkv.report.summary import Study
 
 Record = Mapping[str, Any]
-TEX_SIZES = ((112, r"\footnotesize"), (128, r"\scriptsize"))
+SHRINK_TO_FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
 
 
 def by_context(records: Iterable[Record]) -> Iterator[tuple[int, list[Record]]]:
@@ -81,34 +80,28 @@ def _markdown(text: str) -> str:
 def latex_table(study: Study) -> str:
     """A ``table*`` for booktabs: the best quantized format of each context in bold, bad rows marked."""
     records = study.records()
-    columns, seeds = shown_columns(records), has_seeds(records)
-    body: list[str] = []
+    columns = [column for column in shown_columns(records) if column.name != "rate" or study.batch > 1]
+    body = [_ampersands(["format", *(latex(c.header) for c in columns)])]
+    body += [_ampersands(["", *(latex(c.unit) for c in columns)])]
     for context, group in by_context(records):
         title = rf"\multicolumn{{{len(columns) + 1}}}{{@{{}}l}}{{\textit{{{context} tokens of context}}}} \\"
-        body += [r"\midrule", title, *_tex_rows(group, columns, seeds)]
+        body += [r"\midrule", title, *_tex_rows(group, columns, has_seeds(records))]
     lines = [
-        r"% needs \usepackage{booktabs}",
+        r"% needs \usepackage{booktabs,graphicx}",
         r"\begin{table*}[t]",
-        rf"\centering{_tex_size(body)}",
-        r"\setlength{\tabcolsep}{3pt}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{_tex_caption(study)}}}",
         rf"\label{{tab:{study.slug}}}",
+        r"\vspace{4pt}",
+        SHRINK_TO_FIT,
         rf"\begin{{tabular}}{{@{{}}l{'r' * len(columns)}@{{}}}}",
         r"\toprule",
-        _ampersands(["format", *(latex(c.header) for c in columns)]),
-        _ampersands(["", *(latex(c.unit) for c in columns)]),
         *body,
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
         r"\end{table*}",
     ]
     return "\n".join([*lines, ""])
-
-
-def _tex_size(rows: Sequence[str]) -> str:
-    """The largest type in which the longest line should fit a text width of 6.9 inches."""
-    longest = max(len(re.sub(r"\\[a-z]+|[${}^&\\]", "", row)) for row in rows)
-    return next((size for limit, size in TEX_SIZES if longest <= limit), r"\tiny")
 
 
 def _tex_rows(group: Sequence[Record], columns: Sequence[Column], seeds: bool) -> list[str]:

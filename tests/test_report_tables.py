@@ -1,0 +1,206 @@
+"""Tables say what the rows say: values by hand, marks on bad rows, the best in bold, nothing invented."""
+
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from rows import failed_row, memory_row, quality_row, speed_row, sweep_rows
+
+from quantkv.report.captions import caption, marks
+from quantkv.report.columns import COLUMNS
+from quantkv.report.numbers import DASH
+from quantkv.report.summary import COLUMNS as SUMMARY_COLUMNS
+from quantkv.report.summary import Study, studies
+from quantkv.report.tables import csv, latex_table, markdown
+from quantkv.report.terminal import terminal_table
+
+
+def only(rows: list[dict]) -> Study:
+    (study,) = studies(rows)
+    return study
+
+
+def cells_of(table: str, label: str, context: int) -> list[str]:
+    """The cells of one Markdown line, without the bold of bad rows."""
+    lines = [
+        line.replace("**", "").strip("|").split("|") for line in table.splitlines() if line.startswith("|")
+    ]
+    found = [[cell.strip() for cell in line] for line in lines]
+    return next(line for line in found if line[0] == str(context) and line[1].endswith(label))
+
+
+def full_cell() -> list[dict]:
+    return [
+        quality_row("int4-head", 512),
+        speed_row("int4-head", 512, engine="native"),
+        memory_row("int4-head", 512),
+    ]
+
+
+def printed(rows: list[dict], width: int, **options: object) -> str:
+    out = io.StringIO()
+    terminal_table(rows, Console(file=out, width=width, **options))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_every_column_shows_its_number() -> None:
+    assert cells_of(markdown(only(full_cell())), "int4-head", 512) == [
+        "512",
+        "int4-head",
+        "4.50 / 6.10",
+        "4.00",
+        "0.36",
+        "50.0",
+        "1.25",
+        "20.0",
+        "1.0101",
+        "+0.0100 [+0.0060, +0.0140]",
+        "0.0058 [0.0050, 0.0066]",
+        "97.1",
+    ]
+
+
+def test_times_of_the_reference_engine_are_marked_and_explained() -> None:
+    study = only([speed_row("int4-head", 512), speed_row("dynamic", 512)])
+    assert cells_of(markdown(study), "int4-head", 512)[2] == "50.0°"
+    assert cells_of(markdown(study), "DynamicCache", 512)[2] == "50.0"
+    assert "° ran on the PyTorch reference engine: no speed claim" in marks(study)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+def test_a_record_without_numbers_shows_only_em_dashes(column: object) -> None:
+    nothing = dict.fromkeys(SUMMARY_COLUMNS)
+    assert column.text(nothing) == DASH  # type: ignore[attr-defined]
+    assert column.short(nothing) == DASH  # type: ignore[attr-defined]
+
+
+def test_kinds_that_were_not_measured_for_a_format_are_dashes() -> None:
+    table = markdown(only([*full_cell(), memory_row("kivi-2", 512)]))
+    assert cells_of(table, "kivi-2", 512)[4:] == ["0.36"] + [DASH] * 7
+
+
+def test_failed_and_skipped_cells_show_status_and_reason() -> None:
+    rows = [*full_cell(), failed_row("memory", "kivi-2", 512, "out | of\nmemory")]
+    rows.append(failed_row("speed", "kivi-2", 512, "needs a_GPU", status="skipped"))
+    table = markdown(only(rows)).replace(r"\|", "/")
+    reasons = r"speed skipped: needs a\_GPU; memory failed: out / of memory"
+    assert cells_of(table, "kivi-2", 512)[2:] == [DASH, "failed", DASH, "skipped", *[DASH] * 6, reasons]
+
+
+def test_an_unfit_row_is_bold_marked_and_said() -> None:
+    rows = [quality_row("int4-head", 512, values={"kl_mean": 0.48}), quality_row("int8-head", 512)]
+    table = markdown(only(rows))
+    line = next(line for line in table.splitlines() if "int4-head" in line)
+    assert line.startswith("| **512** | **✗ int4-head** |")
+    assert "**UNFIT: KL ≥ 0.1**" in line
+    assert "**" not in next(line for line in table.splitlines() if "int8-head" in line)
+
+
+def test_best_quantized_format_of_a_context_is_bold_in_latex() -> None:
+    rows = [
+        quality_row("fp16", 512, values={"kl_mean": 1e-8, "kl_low": None, "bits_packed": 16.0}),
+        quality_row("int8-head", 512, values={"kl_mean": 2e-5, "kl_low": None, "bits_packed": 8.5}),
+        quality_row("int4-head", 512, values={"kl_mean": 6e-3, "kl_low": None, "bits_packed": 4.5}),
+        quality_row("kivi-2", 512, values={"kl_mean": 0.2, "kl_low": None, "bits_packed": 3.0}),
+    ]
+    table = latex_table(only(rows))
+    assert r"\textbf{2.0$\times10^{-5}$}" in table
+    assert r"\textbf{4.50 / 6.10}" in table
+    assert r"1.0$\times10^{-8}$" in table and r"\textbf{1.0$\times10^{-8}$}" not in table
+    assert r"\textbf{3.00" not in table
+    assert r"$\times$~kivi-2" in table
+
+
+def test_reference_engine_times_are_never_the_best() -> None:
+    rows = [
+        speed_row("int8-head", 512, values={"decode_ms_median": 10.0}, engine="native"),
+        speed_row("kivi-4", 512, values={"decode_ms_median": 12.0}, engine="native"),
+        speed_row("int4-head", 512, values={"decode_ms_median": 5.0}, engine="reference"),
+    ]
+    table = latex_table(only(rows))
+    assert r"\textbf{10.0}" in table
+    assert r"5.00$^{\circ}$" in table and r"\textbf{5.00" not in table
+
+
+def test_latex_escapes_names_and_uses_booktabs() -> None:
+    table = latex_table(only([quality_row("my_format&co", 512), memory_row("my_format&co", 512)]))
+    assert r"my\_format\&co" in table
+    assert "my_format" not in table
+    for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
+        assert table.count(rule) == 1
+    assert table.count(r"\begin{") == table.count(r"\end{")
+
+
+def test_latex_lines_have_as_many_cells_as_columns() -> None:
+    table = latex_table(only(sweep_rows()))
+    columns = table.split(r"\begin{tabular}{@{}")[1].split("@{}}")[0]
+    lines = [line for line in table.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert len(lines) == 2 + 3 * 8
+    assert {line.count(" & ") + 1 for line in lines} == {len(columns)}
+
+
+def test_captions_state_model_weights_text_protocol_engine_and_machine() -> None:
+    text = caption(only(sweep_rows()))
+    for part in (
+        "smollm2-135m-instruct-q4_1 (weights 4-bit gguf (Q4_1), computed in float32",
+        "revision 0123456789ab, batch 1).",
+        "text python-docs (sha256 9f2c41d07be6), prefill exact, 16 windows of 128 scored tokens",
+        "BOS in each window",
+        "10 rounds of 8 decode steps interleaved with DynamicCache",
+        "2 threads, engine reference",
+        "4 sinks and the last 64, packed 32 at a time",
+        "Intel(R) Xeon(R) Processor, 2 cores, 16 GB; quantkv 0.1.0, torch 2.13.0, transformers 5.24.0",
+    ):
+        assert part in text
+
+
+def test_a_caption_of_one_kind_says_nothing_of_the_others() -> None:
+    text = caption(only(sweep_rows()), ("memory",))
+    assert "Memory:" in text
+    assert "Quality:" not in text and "Speed:" not in text
+
+
+def test_csv_round_trip_keeps_every_number_in_full() -> None:
+    frame = only([*sweep_rows(), failed_row("memory", "kivi-2", 8192, 'a, "quoted"\nreason')]).frame
+    again = pd.read_csv(io.StringIO(csv(frame)))
+    assert list(again.columns) == list(frame.columns)
+    for name in frame.select_dtypes("number").columns:
+        pd.testing.assert_series_equal(again[name].astype(float), frame[name].astype(float), check_exact=True)
+    assert again["memory_reason"].dropna().tolist() == ['a, "quoted"\nreason']
+    assert "held_bytes" in again and (again["held_bytes"].dropna() % 1 == 0).all()
+    assert "11796480," in csv(frame) and "11796480.0" not in csv(frame)
+
+
+def test_terminal_fits_80_columns_in_two_tables_and_cuts_nothing() -> None:
+    lines = printed(sweep_rows(), 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    assert sum(line.startswith(" ctx") or line.startswith("ctx") for line in lines) == 2
+
+
+def test_terminal_shows_everything_in_one_table_where_there_is_room() -> None:
+    text = printed(sweep_rows(), 200)
+    (header,) = [line for line in text.splitlines() if "context" in line and "format" in line]
+    assert "+0.0041 [+0.0023, +0.0058]" in text
+    assert "ms/token" in header and "nats/token" in header
+
+
+def test_an_unfit_row_is_white_on_red_on_the_terminal() -> None:
+    text = printed(sweep_rows(), 200, force_terminal=True, color_system="standard")
+    (row,) = [line for line in text.splitlines() if "kivi-2" in line and "0.110" in line]
+    assert "37;41m" in row
+    assert "kivi-2 at 512, 2048, 4096: UNFIT: KL ≥ 0.1" in text
+
+
+def test_terminal_says_each_failure_once_with_its_rows() -> None:
+    rows = [failed_row("memory", name, 512, "the worker died") for name in ("int8-head", "int4-head")]
+    text = printed(rows, 200)
+    assert "memory failed: the worker died (int8-head at 512, int4-head at 512)" in text
+    assert text.count("the worker died") == 1
+
+
+def test_terminal_without_results_says_so() -> None:
+    assert printed([], 80) == "no results yet\n"

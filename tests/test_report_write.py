@@ -1,0 +1,117 @@
+"""The report folder: which files, from a folder or from rows, and what is said when something is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rows import failed_row, quality_row, sweep_rows
+
+from quantkv.errors import QuantKVError
+from quantkv.report import write_report
+from quantkv.report.plots import FIGURES as DRAWABLE
+from quantkv.report.write import FIGURES, KINDS_OF, TITLES
+
+
+def names(paths: list[Path]) -> set[str]:
+    assert all(path.stat().st_size > 0 for path in paths)
+    return {path.name for path in paths}
+
+
+def test_everything_by_default(tmp_path: Path) -> None:
+    written = names(write_report(sweep_rows(), tmp_path))
+    figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "pdf")}
+    assert written == figures | {"table.md", "table.tex", "figures.tex", "table.csv"}
+    assert len(pd.read_csv(tmp_path / "table.csv")) == 3 * 8
+
+
+def test_only_what_was_asked_for(tmp_path: Path) -> None:
+    written = write_report(
+        sweep_rows(), tmp_path, figures=["kl", "decode_tokens_per_s"], files=["svg"], tables=["csv"]
+    )
+    assert names(written) == {"kl.svg", "decode_tps.svg", "table.csv"}
+    assert names(write_report(sweep_rows(), tmp_path, figures=[], tables=["md"])) == {"table.md"}
+
+
+def test_a_results_folder_reports_into_itself(tmp_path: Path) -> None:
+    rows = sweep_rows(contexts=(512,), formats=("fp16", "int4-head"))
+    for index, row in enumerate(rows):
+        (tmp_path / f"{row['kind']}-{index}.json").write_text(json.dumps(row))
+    written = write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"])
+    assert written == [tmp_path / "report" / "table.csv", tmp_path / "report" / "memory.png"]
+    assert write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"]) == written
+
+
+def test_several_models_get_a_figure_each_and_a_section_each(tmp_path: Path) -> None:
+    rows = [
+        *sweep_rows(contexts=(512,)),
+        *sweep_rows(contexts=(512,), model="org/Other_7B", dtype="bfloat16"),
+    ]
+    written = names(write_report(rows, tmp_path, figures=["kl"], files=["png"], tables=["md", "csv"]))
+    assert written == {
+        "kl-smollm2-135m-instruct-q4-1-float32-b1.png",
+        "kl-other-7b-bfloat16-b1.png",
+        "table.md",
+        "table.csv",
+    }
+    text = (tmp_path / "table.md").read_text()
+    assert text.count("\n| context |") == 2
+    assert "## org/Other_7B" in text
+
+
+def test_markdown_shows_figures_and_says_what_could_not_be_drawn(tmp_path: Path) -> None:
+    rows = [quality_row("int4-head", 512), failed_row("speed", "int4-head", 512, "killed")]
+    write_report(rows, tmp_path, figures=["kl", "memory", "decode_ms"])
+    text = (tmp_path / "table.md").read_text()
+    assert "](kl.png)" in text
+    assert "Not drawn, for lack of numbers: memory, decode_ms." in text
+    assert not (tmp_path / "memory.png").exists()
+
+
+def test_latex_figures_have_captions_of_their_own_kind(tmp_path: Path) -> None:
+    write_report(sweep_rows(contexts=(512,)), tmp_path, figures=["kl", "overview"], files=["pdf"])
+    text = (tmp_path / "figures.tex").read_text()
+    kl = text.split(r"\end{figure}")[0]
+    assert r"\includegraphics[width=\columnwidth]{kl.pdf}" in kl
+    assert r"q4\_1 (weights 4-bit gguf (Q4\_1)" in kl and "prefill exact" in kl and "Speed:" not in kl
+    assert r"\includegraphics[width=\textwidth]{overview.pdf}" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "legal"),
+    [
+        ({"figures": ["kll"]}, "memory, decode_ms, decode_tps, ppl_ratio, kl, overview"),
+        ({"files": ["jpg"]}, "png, pdf, svg"),
+        ({"tables": ["xls"]}, "md, tex, csv"),
+        ({"width": "a4"}, "one-column, two-column"),
+    ],
+)
+def test_unknown_names_tell_the_legal_ones(tmp_path: Path, options: dict, legal: str) -> None:
+    with pytest.raises(QuantKVError, match=legal):
+        write_report(sweep_rows(), tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_rows_no_folder_and_no_place_to_write_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(QuantKVError, match="no result rows"):
+        write_report([], tmp_path)
+    with pytest.raises(QuantKVError, match="out="):
+        write_report(sweep_rows())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QuantKVError, match="cannot write the report"):
+        write_report(sweep_rows(), tmp_path / "file" / "report")
+
+
+def test_figure_names_titles_and_kinds_agree() -> None:
+    assert FIGURES == DRAWABLE == tuple(TITLES)
+    assert set(KINDS_OF) == set(FIGURES) - {"overview"}
+
+
+def test_the_package_imports_neither_pandas_nor_matplotlib() -> None:
+    code = "import sys, quantkv.report; print(*sorted({'pandas', 'matplotlib'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""
