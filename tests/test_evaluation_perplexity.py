@@ -91,6 +91,12 @@ def test_bits_are_those_of_a_real_cache_of_that_length(model):
     assert quality["bits_cache"] == pytest.approx(8 * cache.nbytes / elements)
     at_16 = cache.nbytes - cache.exact_nbytes + cache.exact_nbytes / 4  # float64 counted at 16 bits
     assert quality["bits_cache_16"] == pytest.approx(8 * at_16 / elements)
+    each = []
+    for length in range(CONTEXT, CONTEXT + SCORE):
+        each.append(8 * cache.nbytes / (elements / CONTEXT * length))
+        for layer in range(2):
+            cache.update(*torch.randn(2, 1, 2, 1, 32, dtype=torch.float64).unbind(0), layer)
+    assert quality["bits_cache_mean"] == pytest.approx(sum(each) / SCORE)
 
 
 def test_effective_settings_are_read_back(model):

@@ -4,27 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
+from quantkv.cache import QuantizedCache
 from quantkv.evaluation.arms import Result, effective
 from quantkv.evaluation.huggingface import fill
 from quantkv.evaluation.quality import Bits
 from quantkv.spec import CacheSpec
+from quantkv.store import TensorStore
+from quantkv.store.bytes import tensor_nbytes
 
 
-def cache_figures(model: Any, spec: Any, context: int) -> tuple[Bits, Result]:
+def cache_figures(model: Any, spec: Any, context: int, score: int) -> tuple[Bits, Result]:
     """Bits and effective settings, read from a cache filled with `context` tokens; functions hold no bits."""
     if not isinstance(spec, CacheSpec):
         return Bits(), effective(model, spec, attn="quantkv")
-    from quantkv.cache import QuantizedCache
-
     cache = fill(QuantizedCache(model.config, spec), model, context, batch=1)
     exact_at_16 = cache.exact_nbytes * 2 / model.dtype.itemsize
     bits = Bits(
         bits_packed=bits_packed(model, spec),
         bits_cache=cache.effective_bits,
+        bits_cache_mean=mean_bits(cache, range(context, context + score)),
         bits_cache_16=8 * (cache.nbytes - cache.exact_nbytes + exact_at_16) / cache.elements,
         cache_bytes=cache.nbytes,
     )
     return bits, effective(model, spec, cache, attn="quantkv", engine="reference")
+
+
+def mean_bits(cache: QuantizedCache, lengths: range) -> float:
+    """Bits per value averaged over the scored lengths: bytes grow in steps, so one length may flatter."""
+    stores = [store for layer in cache.quantized_layers for store in layer.stores]
+    values_per_token = sum(store.rows * store.heads * store.head_dim for store in stores)
+    each = [8 * sum(_nbytes(store, n) for store in stores) / (values_per_token * n) for n in lengths]
+    return sum(each) / len(each)
+
+
+def _nbytes(store: TensorStore, length: int) -> int:
+    return tensor_nbytes(
+        store.codec,
+        store.window,
+        rows=store.rows,
+        num_heads=store.heads,
+        head_dim=store.head_dim,
+        length=length,
+        dtype=store.dtype,
+    )
 
 
 def bits_packed(model: Any, spec: CacheSpec) -> float:

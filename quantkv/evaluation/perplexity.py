@@ -115,12 +115,14 @@ class _Block:
             psutil.virtual_memory().available * HOST_SHARE if memory_budget is None else memory_budget
         )
         self.floor_kl: float | None = None
+        self.score = 0
 
     def run(
         self, windows: Sequence[Tensor], starts: Sequence[int] | None, formats: Mapping[str, Format]
     ) -> Iterator[_Arm]:
         """Every arm, finished or failed: one by one where the prefills fit, else all after the last one."""
-        check_length(self.model, self.context + scored_length(windows, self.context))
+        self.score = scored_length(windows, self.context)
+        check_length(self.model, self.context + self.score)
         arms = [_Arm(label, parse_format(given)) for label, given in formats.items()]
         prepared = self._prepared(windows, starts or [None] * len(windows))
         for batch in [[arm] for arm in arms] if isinstance(prepared, list) else [arms]:
@@ -165,6 +167,6 @@ class _Block:
 
     def _finish(self, arm: _Arm) -> None:
         check_effect(arm.label, arm.spec, arm.tally.identical)
-        bits, arm.effective = cache_figures(self.model, arm.spec, self.context)
+        bits, arm.effective = cache_figures(self.model, arm.spec, self.context, self.score)
         quality = summarise(arm.tally, bits=bits, floor_path_kl=self.floor_kl, seed=self.seed)
         arm.quality = flagged(quality, arm.spec)

@@ -12,11 +12,13 @@ from quantkv.evaluation.statistics import percentile_99, ratio, window_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bits:
-    """Bits per value on full pages, in a cache of C tokens, and in that with its exact tokens at 16 bits."""
+    """Bits per value on full pages, in a cache of C tokens, in that with its exact tokens counted at 16 bits,
+    and averaged over the scored lengths C, C + 1, ..."""
 
     bits_packed: float | None = None
     bits_cache: float | None = None
     bits_cache_16: float | None = None
+    bits_cache_mean: float | None = None
     cache_bytes: int | None = None
 
 
