@@ -100,6 +100,17 @@ def test_perplexity_ratio_and_its_interval() -> None:
     assert bars.get_segments()[0][:, 1] == pytest.approx(np.exp([0.006, 0.014]))
 
 
+def test_perplexity_ratios_of_one_order_are_linear_and_of_several_are_not() -> None:
+    def scale(ratios: tuple[float, ...]) -> str:
+        values = [{"ppl_ratio": ratio, "delta_nll_low": -0.1, "delta_nll_high": 0.1} for ratio in ratios]
+        rows = [quality_row(name, 512, values=value) for name, value in zip(FORMATS, values)]
+        (ax,) = draw(only(rows), "ppl_ratio").axes
+        return str(ax.get_yscale())
+
+    assert scale((1.0, 1.004, 1.01, 1.02)) == "linear"
+    assert scale((1.0, 1.0005, 1.001, 1.11)) == "function"
+
+
 def test_tokens_per_second_of_a_batch() -> None:
     values = {
         "decode_ms_median": 50.0,

@@ -65,14 +65,14 @@ def _power(value: float) -> str:
     return rf"$10^{{{exponent}}}$" if mantissa == 1 else rf"${mantissa}\cdot10^{{{exponent}}}$"
 
 
-def ratio_axis(ax: Axes, values: Iterable[float]) -> None:
-    """Linear near 1; logarithmic in the distance from 1 where the largest would flatten all others."""
-    finite = [value for value in values if np.isfinite(value)] or [1.0]
-    distances = sorted(abs(value - 1) for value in finite)
+def ratio_axis(ax: Axes, values: Iterable[float], ends: Iterable[float]) -> None:
+    """Linear near 1; logarithmic in the distance from 1 where the largest value would flatten all others."""
+    distances = sorted(abs(value - 1) for value in values) or [0.0]
     largest, middle = distances[-1], distances[len(distances) // 2]
+    finite = [1.0, *ends]
     if largest <= max(12 * middle, 1e-3):
         pad = 0.08 * max(max(finite) - min(finite), 1e-4)
-        ax.set_ylim(min(*finite, 1) - pad, max(*finite, 1) + pad)
+        ax.set_ylim(min(finite) - pad, max(finite) + pad)
         ax.ticklabel_format(axis="y", useOffset=False)
         return
     linear = 10.0 ** min(-2, max(-4, math.floor(math.log10(max(middle, 1e-9)))))
@@ -87,7 +87,7 @@ def _asinh_axis(ax: Axes, linear: float, low: float, high: float) -> None:
         return 1 + linear * np.sinh(value)
 
     ax.set_yscale("function", functions=(forward, inverse))
-    bottom, top = forward(min(low, 1)), forward(max(high, 1))
+    bottom, top = forward(low), forward(high)
     pad = 0.07 * (top - bottom)
     ax.set_ylim(inverse(bottom - pad), inverse(top + pad))
     steps = [linear * 10.0**power for power in range(8)]

@@ -57,7 +57,8 @@ def ppl_ratio(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) 
     context_axis(ax, contexts_of(study))
     ax.axhline(1, color="#000000", linewidth=0.6, zorder=1)
     draw_curves(ax, found, styles, legend)
-    ratio_axis(ax, [value for curve in found for value in _extent(curve)])
+    ends = [value for curve in found for value in _extent(curve)]
+    ratio_axis(ax, [value for curve in found for value in curve.values], ends)
     ax.set_ylabel("perplexity ratio")
 
 
