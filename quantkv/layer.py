@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class QuantizedLayer(DynamicLayer):
         """Build the stores for tensors of this shape, dtype and device."""
         self.dtype, self.device = key_states.dtype, key_states.device
         spec = self.spec
-        windows = (spec.key.window(spec.sinks, self._reserve), spec.value.window(spec.sinks, self._reserve))
+        windows = (replace(w, reserve=self._reserve) for w in (spec.key_window, spec.value_window))
         self.key_store, self.value_store = (
             TensorStore(t.build(), w, (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads)
             for t, w, x in zip((spec.key, spec.value), windows, (key_states, value_states), strict=True)

@@ -27,10 +27,12 @@ class Window:
     recent: int
     flush: int
     reserve: int
+    after: int = 0
+    """Nothing is packed until more than this many tokens are cached."""
 
     def boundary(self, n: Length) -> Length:
         """The first position after the sinks that is not packed when `n` tokens are cached; ints or integer tensors."""
-        past = n - self.sinks - self.recent
+        past = (n - self.sinks - self.recent) * (n > self.after)
         past = past.clamp_min(0) if isinstance(past, Tensor) else max(0, past)
         return self.sinks + past // self.flush * self.flush
 
@@ -42,3 +44,13 @@ class Window:
     def capacity(self) -> int:
         """Exact tokens that must be held after the sinks: the window, one chunk in the making, and the reserve."""
         return self.recent + self.flush + self.reserve
+
+    def capacity_at(self, length: int, pad: int = 0) -> int:
+        """Exact tokens for which there is room when `length` tokens, `pad` of them padding, are cached.
+
+        While nothing is packed yet (`after`) everything is held, in a room that doubles.
+        """
+        waiting = self.after + self.reserve + pad
+        if not self.after or length > waiting:
+            return self.capacity
+        return max(self.capacity, min(waiting, 1 << max(0, length - 1).bit_length()))

@@ -7,7 +7,7 @@
 Parts are joined by `+`. A tensor part is `<codec>-<sharing>@<options>`, options joined by dots: `g32` (group), `sym`,
 `fp16|bf16|fp32` (dtype of scale and zero), `near` (round metadata to nearest, as published schemes do). `rN` recent and `fN` flush may
 follow either tensor: given twice, each belongs to the tensor it follows; given once at the end, it holds for both. `sN` sinks, `kN`
-roll-back reserve, `lA-B.` before a part sets it for layers A to B (negative from the end).
+roll-back reserve, `qN` keep everything exact until N tokens are cached, `lA-B.` before a part sets it for layers A to B (negative from the end).
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class TensorSpec:
         options = Options(self._sharing(), self.symmetric, METADATA[self.metadata], self.outward)
         return codec_family(self.codec).build(options)
 
-    def window(self, sinks: int, reserve: int) -> Window:
-        return Window(sinks, self.recent, self.flush, reserve)
+    def window(self, sinks: int, reserve: int, after: int = 0) -> Window:
+        return Window(sinks, self.recent, self.flush, reserve, after)
 
     def _sharing(self) -> Sharing | None:
         by_word = {
@@ -152,17 +152,22 @@ class LayerRange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheSpec:
-    """A whole cache format: keys, values, sinks, roll-back reserve, per-layer overrides (later ones win)."""
+    """A whole cache format: keys, values, sinks, roll-back reserve, per-layer overrides (later ones win).
+
+    With `quantize_after` N everything stays exact until more than N tokens are cached, and is packed at once then.
+    """
 
     key: TensorSpec
     value: TensorSpec
     sinks: int = DEFAULT_SINKS
     reserve: int = DEFAULT_RESERVE
+    quantize_after: int = 0
     layers: tuple[tuple[LayerRange, CacheSpec], ...] = ()
 
     def __post_init__(self) -> None:
         _check_count("sinks", self.sinks, 0)
         _check_count("reserve", self.reserve, 0)
+        _check_count("quantize_after", self.quantize_after, 0)
         for where, override in self.layers:
             if override.layers:
                 raise QuantKVError(f"the override for layers {where} has overrides of its own")
@@ -192,11 +197,11 @@ class CacheSpec:
 
     @property
     def key_window(self) -> Window:
-        return self.key.window(self.sinks, self.reserve)
+        return self.key.window(self.sinks, self.reserve, self.quantize_after)
 
     @property
     def value_window(self) -> Window:
-        return self.value.window(self.sinks, self.reserve)
+        return self.value.window(self.sinks, self.reserve, self.quantize_after)
 
     def for_layer(self, layer: int, num_layers: int) -> CacheSpec:
         """The spec of one layer, overrides applied."""

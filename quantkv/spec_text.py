@@ -22,7 +22,7 @@ from quantkv.spec import (
     default_sharing,
 )
 
-_POLICY = re.compile(r"([rfsk])(\d+)")
+_POLICY = re.compile(r"([rfskq])(\d+)")
 _LAYER = re.compile(r"l(-?\d+(?:--?\d+)?)\.(.+)")
 
 
@@ -81,7 +81,7 @@ def _collect(text: str) -> _Parts:
         elif parts.base is None and not parts.tensors:
             parts.base = part
         else:
-            raise QuantKVError(f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN lA-B.…")
+            raise QuantKVError(f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN qN lA-B.…")
     return parts
 
 
@@ -129,6 +129,7 @@ def _published(preset: CacheSpec, numbers: dict[tuple[str, str], int]) -> CacheS
         value=replace(preset.value, **policy),
         sinks=numbers.get(("", "s"), preset.sinks),
         reserve=numbers.get(("", "k"), preset.reserve),
+        quantize_after=numbers.get(("", "q"), 0),
     )
 
 
@@ -142,6 +143,7 @@ def _from_tensors(parts: _Parts, defaults: _Defaults, text: str) -> CacheSpec:
         value=value,
         sinks=parts.numbers.get(("", "s"), 0 if raw else defaults.sinks),
         reserve=parts.numbers.get(("", "k"), DEFAULT_RESERVE),
+        quantize_after=parts.numbers.get(("", "q"), 0),
     )
 
 
@@ -218,6 +220,7 @@ def format_spec(spec: CacheSpec) -> str:
     default_sinks = 0 if spec.is_raw else DEFAULT_SINKS
     parts += [f"s{spec.sinks}"] if spec.sinks != default_sinks else []
     parts += [f"k{spec.reserve}"] if spec.reserve != DEFAULT_RESERVE else []
+    parts += [f"q{spec.quantize_after}"] if spec.quantize_after else []
     for where, override in spec.layers:
         parts += [f"l{where}.{part}" for part in str(override).split("+")]
     return "+".join(parts)

@@ -26,7 +26,8 @@ def tensor_nbytes(
 
         rows · heads · head_dim · itemsize · (sinks + recent + flush + reserve)  +  slabs of whole pages
     """
-    exact = rows * num_heads * head_dim * dtype.itemsize * (window.sinks + window.capacity)
+    room = window.sinks + window.capacity_at(length, max(pads or [0]))
+    exact = rows * num_heads * head_dim * dtype.itemsize * room
     layout = page_layout(codec, num_heads, head_dim, dtype)
     pages = sum(-(-window.packed(length - pad) // layout.page_tokens) for pad in pads or [0] * rows)
     slots = rows * allocated_pages(-(-pages // rows))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class TensorStore:
         self.codec, self.window, self.dtype, self.device = codec, window, dtype, device
         self.heads, self.head_dim = heads, head_dim
         self.pages = PageStore(codec, page_layout(codec, heads, head_dim, dtype), rows, device)
-        self.ring = Ring(shape, window.capacity, dtype, device)
+        self.ring = Ring(shape, window.capacity_at(0), dtype, device)
         self.sinks = Sinks(shape, window.sinks, dtype, device)
         self.pads = list(pads or [0] * rows)
         self.length = 0
@@ -81,10 +82,13 @@ class TensorStore:
         self.version += 1
         length = self.length + x.shape[-2]
         self.sinks.write(self.length, x, self.pads)
-        view = self._append_short(x) if x.shape[-2] <= self._short_call else self._append_long(x)
+        long, room = x.shape[-2] > self._short_call, self._room(length)
+        if not long and room > self.ring.capacity:
+            self._resize_ring(room)
+        view = self.view(extra=x) if long else self._append_short(x)
         self._pack(view, length)
-        if x.shape[-2] > self._short_call:
-            self._renew_ring(view, length)
+        if long or room < self.ring.capacity:
+            self._renew_ring(view, length, room)
         self.length = length
         reach = length - self.window.reserve
         self._held_from = [
@@ -102,14 +106,24 @@ class TensorStore:
         self.ring.write(self.length, x)
         return View(self, visible, self.length + x.shape[-2], self.ring, None)
 
-    def _append_long(self, x: Tensor) -> View:
-        return self.view(extra=x)
+    def _room(self, length: int) -> int:
+        return self.window.capacity_at(length, max(self.pads, default=0))
 
-    def _renew_ring(self, view: View, length: int) -> None:
-        """After a long call the old ring and the model's tensor belong to the view; keep the newest tokens in a new ring."""
-        start = max(0, length - self.window.capacity)
-        old, self.ring = self.ring, Ring((self.rows, self.heads, self.head_dim), self.window.capacity, self.dtype, self.device)
+    def _new_ring(self, capacity: int) -> Ring:
+        return Ring((self.rows, self.heads, self.head_dim), capacity, self.dtype, self.device)
+
+    def _renew_ring(self, view: View, length: int, room: int) -> None:
+        """The old ring and a long call's own tensor belong to the view; keep the newest tokens in a new ring."""
+        start = max(0, length - room)
+        old, self.ring = self.ring, self._new_ring(room)
         self.ring.write(start, view.exact(start, length, old))
+
+    def _resize_ring(self, capacity: int) -> None:
+        """A ring of another capacity with the newest tokens of this one."""
+        start = max(0, self.length - min(capacity, self.ring.capacity))
+        old, self.ring = self.ring, self._new_ring(capacity)
+        if start < self.length:
+            self.ring.write(start, old.read(start, self.length))
 
     def _pack(self, view: View, length: int) -> None:
         for pad, rows in self.row_groups():
@@ -132,6 +146,8 @@ class TensorStore:
     def truncate(self, length: int) -> int:
         """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones (a deep roll-back)."""
         self.version += 1
+        if self._room(length) > self.ring.capacity:
+            self._resize_ring(self._room(length))
         deep = 0
         for row, pad in enumerate(self.pads):
             deep += self._truncate_row(row, pad, min(length, self.length))
@@ -162,14 +178,9 @@ class TensorStore:
 
     def set_reserve(self, reserve: int) -> None:
         """Hold more (or fewer) exact tokens for roll-back from now on."""
-        old, start = self.ring, max(0, self.length - self.window.capacity)
         self.version += 1
-        self.window = Window(self.window.sinks, self.window.recent, self.window.flush, reserve)
-        start = max(start, self.length - self.window.capacity)
-        shape = (self.rows, self.heads, self.head_dim)
-        self.ring = Ring(shape, self.window.capacity, self.dtype, self.device)
-        if start < self.length:
-            self.ring.write(start, old.read(start, self.length))
+        self.window = replace(self.window, reserve=reserve)
+        self._resize_ring(self._room(self.length))
 
     def fork(self) -> TensorStore:
         """A store with the same tokens: pages are shared until one of the two appends to them, the exact tokens are copied."""
@@ -196,6 +207,7 @@ class TensorStore:
         """Fill an empty store of the same codec, window and shape."""
         self.set_reserve(numbers["reserve"])
         self.pages.restore(tensors["pages"], numbers["tables"], numbers["used"])
+        self.ring = self._new_ring(tensors["ring"].shape[2])
         self.ring.buffer.copy_(tensors["ring"])
         self.sinks.buffer.copy_(tensors["sinks"])
         self.length, self._held_from = numbers["length"], list(numbers["held_from"])
