@@ -23,11 +23,14 @@ VOCAB_SIZE = 259
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_llama_gguf(model: Any, path: Path) -> None:
+def write_llama_gguf(
+    model: Any, path: Path, file_type: gguf.LlamaFileType | None = gguf.LlamaFileType.ALL_F32
+) -> None:
     config = model.config
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("tiny")
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    if file_type is not None:
+        writer.add_file_type(file_type)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from gguf_files import VOCAB_SIZE, write_llama_gguf
@@ -254,6 +255,16 @@ def test_gguf_gives_the_logits_of_the_model_it_was_made_from(tmp_path: Path, cac
     identity = model_identity(model)
     assert identity["weights"] == "32-bit GGUF (F32)"
     assert identity["revision"] == f"sha256:{gguf_checkpoint._sha256(path)}"
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [(gguf.LlamaFileType.MOSTLY_Q4_K_M, "4-bit GGUF (Q4_K_M)"), (None, "32-bit GGUF (F32)")],
+)
+def test_gguf_precision_is_what_the_file_declares(tmp_path: Path, declared: Any, expected: str) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_llama_gguf(random_model("random-llama", vocab_size=VOCAB_SIZE), path, declared)
+    assert gguf_checkpoint.gguf_precision(path) == expected
 
 
 def test_gguf_is_converted_once_per_content(

@@ -55,17 +55,18 @@ def read_source(folder: Path) -> dict[str, str]:
 
 
 def gguf_precision(path: Path) -> str:
-    """``4-bit GGUF (Q4_1)``: bits of the most frequent tensor type, name of the whole file's type."""
+    """``4-bit GGUF (Q4_1)``: the type the file declares, else that of most of its elements."""
     reader = gguf.GGUFReader(str(path))
-    elements: Counter[str] = Counter()
-    for tensor in reader.tensors:
-        elements[tensor.tensor_type.name] += int(tensor.n_elements)
-    main_type = elements.most_common(1)[0][0]
     field = reader.fields.get("general.file_type")
-    name = gguf.LlamaFileType(int(field.contents())).name if field else main_type
-    name = name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    digits = re.search(r"\d+", main_type)
-    return f"{digits.group() if digits else '?'}-bit GGUF ({name})"
+    if field:
+        name = gguf.LlamaFileType(int(field.contents())).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    else:
+        elements: Counter[str] = Counter()
+        for tensor in reader.tensors:
+            elements[tensor.tensor_type.name] += int(tensor.n_elements)
+        name = elements.most_common(1)[0][0]
+    bits = re.search(r"\d+", name)
+    return f"{bits.group()}-bit GGUF ({name})" if bits else f"GGUF ({name})"
 
 
 def _convert(path: Path, digest: str, target: Path) -> None:
