@@ -73,8 +73,9 @@ def sweep(
     with console.status("starting"):
         from quantkv.sweep.runner import run_sweep
     summary = run_sweep(settings, console=console)
-    if not summary.interrupted:
-        _print_report(summary.rows(), Path(settings.run.out) / "report", settings, console)
+    rows = summary.rows()
+    if rows and not summary.interrupted:
+        _print_report(rows, Path(settings.run.out) / "report", settings, console)
     _print_summary(summary, console)
     raise typer.Exit(summary.exit_code)
 

@@ -73,10 +73,6 @@ def test_scalars_stand_for_lists_of_one_and_doubles_count_once() -> None:
         ),
         ({"windows": 4}, "s.yaml: windows: unknown setting; did you mean 'quality.protocol.windows'?"),
         (
-            {"memory": {"zzz": 1}},
-            "s.yaml: memory.zzz: unknown setting; legal here: isolate, phases",
-        ),
-        (
             {"models": [{"id": "m", "dtype": "float23"}]},
             "s.yaml: models.0.dtype: 'float23' is not one of 'float32', 'bfloat16', 'float16', 'float64', "
             "'auto'; did you mean 'float32'?",
@@ -91,10 +87,18 @@ def test_scalars_stand_for_lists_of_one_and_doubles_count_once() -> None:
             "s.yaml: quality.protocol.prefill.0: 'exakt' is not one of exact, final, stream, chunk:<tokens>; "
             "did you mean 'exact'?",
         ),
+        (
+            {"speed": {"formats": ["int8-head"]}},
+            "s.yaml: speed.formats: 'int8-head' is not among formats: fp16",
+        ),
+        (
+            {"memory": {"zz": 1}},
+            "s.yaml: memory.zz: unknown setting; legal here: isolate, phases, formats",
+        ),
         ({"schema": 2}, "s.yaml: schema: 2 is not one of 1"),
         (
             {"formats": ["fp16", "fp16"]},
-            "s.yaml: the file: formats: 'fp16' is given twice; give one of them another name",
+            "s.yaml: formats: 'fp16' is given twice; give one of them another name",
         ),
     ],
 )

@@ -20,6 +20,17 @@ def test_each_kind_has_its_cells() -> None:
     assert count == {"quality": 2 * 2 * 2, "speed": 3 * 2 * 2, "memory": 3 * 2 * 2}
 
 
+def test_speed_and_memory_may_be_limited_to_some_formats() -> None:
+    found = cells(contexts=[64], speed={"formats": ["int4-head"]}, memory={"formats": "int8-head"})
+    arms = {
+        kind: [cell.label for cell in found if cell.kind == kind] for kind in ("quality", "speed", "memory")
+    }
+    assert arms["quality"] == ["int8-head", "int4-head"]
+    assert (arms["speed"], arms["memory"]) == (["dynamic", "int4-head"], ["dynamic", "int8-head"])
+    whole = {cell.label: cell.key({}) for cell in cells(contexts=[64]) if cell.kind == "speed"}
+    assert {cell.key({}) for cell in found if cell.kind == "speed"} < set(whole.values())
+
+
 def test_prefill_is_an_axis_of_quality_only() -> None:
     found = cells(quality={"protocol": {"prefill": ["exact", "chunk:32"]}})
     assert {cell.prefill for cell in found if cell.kind == "quality"} == {"exact", "chunk:32"}

@@ -49,6 +49,13 @@ def test_a_later_row_replaces_the_earlier_even_under_another_label(tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_per_token_arrays_lie_beside_the_row(tmp_path: Path) -> None:
+    path = write_row(row(), tmp_path, tokens={"kl": np.array([0.5, 1.5])})
+    assert np.load(path.with_suffix(".npz"))["kl"].tolist() == [0.5, 1.5]
+    write_row(row(requested=REQUESTED | {"format": "other"}), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_no_nan_or_infinity_reaches_a_file(tmp_path: Path) -> None:
     section = {
         "a": math.nan,

@@ -28,7 +28,6 @@ class Claims:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder) / ".claims"
         self._held: set[Path] = set()
-        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -68,26 +67,24 @@ class Claims:
         return self.folder / f"{key}.json"
 
     def _create(self, path: Path) -> bool:
+        """Held first and made after, so that an interruption in between leaves no claim behind."""
+        self._held.add(path)
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
+            self._held.discard(path)
             return False
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(_myself(), file)
-        with self._lock:
-            self._held.add(path)
         return True
 
     def _give_up(self, path: Path) -> None:
-        with self._lock:
-            self._held.discard(path)
         path.unlink(missing_ok=True)
+        self._held.discard(path)
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            with self._lock:
-                held = list(self._held)
-            for path in held:
+            for path in list(self._held):
                 with contextlib.suppress(OSError):
                     os.utime(path)
 

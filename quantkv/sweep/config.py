@@ -120,16 +120,20 @@ class Quality(Section):
 
 
 class Speed(Section):
+    """``formats`` limits the kind to some of the sweep's formats, as in ``Memory``."""
+
     baseline: Literal["dynamic"] = "dynamic"
     rounds: Positive = 10
     block: Annotated[int, Field(strict=True, ge=2)] = 8
     fill: Literal["prefill", "synthetic"] = "prefill"
     threads: Positive | None = None
+    formats: OneOrMore[str] | None = None
 
 
 class Memory(Section):
     isolate: Literal["process"] = "process"
     phases: OneOrMore[Literal["prefill", "decode"]] = ("prefill", "decode")
+    formats: OneOrMore[str] | None = None
 
 
 class Run(Section):
@@ -175,6 +179,10 @@ class Sweep(Section):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"formats: '{twice}' is given twice; give one of them another name")
+        for kind, section in (("speed", self.speed), ("memory", self.memory)):
+            unknown = next((name for name in (section and section.formats) or () if name not in names), None)
+            if unknown is not None:
+                raise ValueError(f"{kind}.formats: '{unknown}' is not among formats: {', '.join(names)}")
         return self
 
     @property

@@ -100,12 +100,12 @@ def blocks(cells: Iterable[Cell]) -> list[Block]:
     return [Block(tuple(group)) for group in groups.values()]
 
 
-def formats(sweep: Sweep) -> list[tuple[str, CacheSpec]]:
-    """Each format under each policy, without those that a policy cannot change."""
+def formats(sweep: Sweep, only: Iterable[str] | None = None) -> list[tuple[str, CacheSpec]]:
+    """Each format (or ``only`` some) under each policy, without those that a policy cannot change."""
     policy = sweep.policy
     policies = list(itertools.product(policy.sinks, policy.recent, policy.flush))
     found: dict[str, tuple[str, CacheSpec]] = {}
-    for entry in sweep.formats:
+    for entry in sweep.formats if only is None else [e for e in sweep.formats if e.label in only]:
         specs = {str(spec): spec for spec in (entry.with_policy(*values) for values in policies)}
         for text, spec in specs.items():
             label = entry.label if len(specs) == 1 else _variant_label(entry, spec)
@@ -140,18 +140,21 @@ def _quality(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
 
 def _speed(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
     assert sweep.speed is not None
-    return _arms(sweep, model, "speed", sweep.speed.model_dump())
+    protocol = sweep.speed.model_dump(exclude={"formats"})
+    return _arms(sweep, model, "speed", protocol, formats(sweep, sweep.speed.formats))
 
 
 def _memory(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
     assert sweep.memory is not None
-    protocol = sweep.memory.model_dump(mode="json") | {"steps": MEMORY_STEPS}
-    return _arms(sweep, model, "memory", protocol)
+    protocol = sweep.memory.model_dump(mode="json", exclude={"formats"}) | {"steps": MEMORY_STEPS}
+    return _arms(sweep, model, "memory", protocol, formats(sweep, sweep.memory.formats))
 
 
-def _arms(sweep: Sweep, model: ModelEntry, kind: str, protocol: dict[str, Any]) -> Iterable[Cell]:
+def _arms(
+    sweep: Sweep, model: ModelEntry, kind: str, protocol: dict[str, Any], wanted: list[tuple[str, CacheSpec]]
+) -> Iterable[Cell]:
     """``DynamicCache`` and every format; a seed changes neither bytes nor time, so all seeds share a cell."""
-    arms: list[tuple[str, CacheSpec | None]] = [(BASELINE, None), *formats(sweep)]
+    arms: list[tuple[str, CacheSpec | None]] = [(BASELINE, None), *wanted]
     for context, batch, (label, spec) in itertools.product(sweep.contexts, sweep.batch_sizes, arms):
         yield Cell(
             kind=kind,

@@ -86,6 +86,7 @@ class LocalSession:
             on_arm=lambda label, result: on_arm(by_label[label], result),
             starts=plan.starts,
             progress=step,
+            keep_tokens=True,
             seed=head.seed,
         )
 

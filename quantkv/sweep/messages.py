@@ -40,7 +40,7 @@ def dotted_names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def _line(problem: Any, root: type[BaseModel]) -> str:
     location = problem["loc"]
-    path = ".".join(str(part) for part in location) or "the file"
+    path = ".".join(str(part) for part in location)
     kind, given = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
         return f"{path}: unknown setting; {_suggest(location, root)}"
@@ -50,7 +50,7 @@ def _line(problem: Any, root: type[BaseModel]) -> str:
         legal = problem["ctx"]["expected"].replace(" or ", ", ")
         return f"{path}: {given!r} is not one of {legal}{_did_you_mean(given, legal)}"
     if kind == "value_error":
-        return f"{path}: {problem['ctx']['error']}"
+        return f"{path}: {problem['ctx']['error']}" if path else str(problem["ctx"]["error"])
     text = _PLAIN.get(kind, problem["msg"].replace("Input should be", "must be"))
     return f"{path}: {text}" if kind in ("missing", "too_short") else f"{path}: {text}, got {given!r}"
 

@@ -4,6 +4,7 @@ sweep leaves whole rows or none. Tables and plots are made from these files and 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -33,23 +34,36 @@ def row_name(row: Mapping[str, Any]) -> str:
     return f"{row['kind']}-{label}-c{asked['context']}-{row['key'][:12]}.json"
 
 
-def write_row(row: Mapping[str, Any], folder: str | Path) -> Path:
-    """Write one row so that a reader sees all of it or nothing; older rows of the same cell go."""
+def write_row(row: Mapping[str, Any], folder: str | Path, *, tokens: Mapping[str, Any] | None = None) -> Path:
+    """Write one row so that a reader sees all of it or nothing; older rows of the same cell go.
+
+    ``tokens`` are per-token arrays, kept beside the row in a ``.npz`` file of the same name.
+    """
     folder = Path(folder)
     path = folder / row_name(row)
+    if tokens is not None:
+        _write_whole(path.with_suffix(".npz"), _npz(tokens))
     text = json.dumps(strict_json(row), indent=1, allow_nan=False) + "\n"
-    _write_whole(path, text)
-    for old in folder.glob(f"{row['kind']}-*-{row['key'][:12]}.json"):
-        if old != path:
+    _write_whole(path, text.encode())
+    for old in folder.glob(f"{row['kind']}-*-{row['key'][:12]}.*"):
+        if old.stem != path.stem:
             old.unlink(missing_ok=True)
     return path
 
 
-def _write_whole(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.stem}-{os.getpid()}.tmp")
+def _npz(arrays: Mapping[str, Any]) -> bytes:
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -28,7 +28,7 @@ Step = Callable[[str, int, int], None]
 
 
 class Session(Protocol):
-    """One loaded model. A result is {status, reason, <kind>: section, effective, seconds}."""
+    """One loaded model. A result is {status, reason, <kind>: section, effective, seconds, tokens}."""
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
         """Everything beside the cell itself that determines its number: weights, tokens, device, versions."""
@@ -212,7 +212,7 @@ class _Runner:
         if result["status"] == "skipped" and self.sweep.run.on_unsupported == "error":
             result = {**result, "status": "failed"}
         row = session.row(cell, result, self.keys[id(cell)])
-        write_row(row, self.out)
+        write_row(row, self.out, tokens=result.get("tokens"))
         self.summary.counts[row["status"]] += 1
         self.display.finished(cell, row["status"], row["reason"], result.get("seconds") or 0.0)
         self._say_notes(row)
