@@ -51,6 +51,7 @@ def test_scores_are_those_of_decoding_through_the_real_cache(model, prefill, cal
     (ids,) = plan(1).at(CONTEXT)
     literal = literal_nll(model, ids, SMALL, calls, "final" if prefill == "final" else "exact")
     assert result["tokens"]["nll"] == pytest.approx(literal.numpy(), abs=1e-6)
+    assert result["quality"]["floor_path_kl"] == pytest.approx(0, abs=1e-12)
 
 
 def test_the_reference_is_the_model_itself(model):

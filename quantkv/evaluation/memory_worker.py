@@ -60,7 +60,7 @@ def _ids(job: dict[str, Any], model: Any) -> Tensor:
 
 def _cache(model: Any, spec: Any) -> Any:
     if spec == BASELINE:
-        return DynamicCache()
+        return DynamicCache(config=model.config)
     from quantkv.cache import QuantizedCache
 
     return QuantizedCache(model.config, spec)

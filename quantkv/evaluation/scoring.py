@@ -62,17 +62,12 @@ class Scorer:
         tokens = compare(logits_ref, logits, window.ids[self.context + 1 :])
         return Scored(tokens, packed_read, torch.equal(logits, logits_ref))
 
-    def floor_kl(self, window: PreparedWindow) -> float | None:
+    def floor_kl(self, window: PreparedWindow) -> float:
         """Mean KL of the reference to stock attention: smaller differences are those of the arithmetic."""
-        if window.cache is None:
-            return None
         with torch.inference_mode(), attention(self.model, stock_attention(self.model)):
-            logits = forward(
-                self.model, self._queries(window), share(window.cache), keep=self._score(window)
-            )[0]
-        return float(
-            compare(logits, window.logits_ref.to(logits.device), window.ids[self.context + 1 :]).kl.mean()
-        )
+            logits = self._forward(window)
+        targets = window.ids[self.context + 1 :]
+        return float(compare(logits, window.logits_ref.to(logits.device), targets).kl.mean())
 
     def _prefilled(self, ids: Tensor) -> DynamicCache:
         cache = DynamicCache()
@@ -81,15 +76,14 @@ class Scorer:
         return cache
 
     def _simulated(self, window: PreparedWindow, spec: Any) -> tuple[Tensor, float]:
-        ids = window.ids[None, :-1] if window.cache is None else self._queries(window)
-        cache = None if window.cache is None else share(window.cache)
         calls = protocol_calls(self.prefill, self.context)
         with torch.inference_mode(), simulate(self.model, spec, **calls) as simulation:
-            logits = forward(self.model, ids, cache, keep=self._score(window))[0]
+            logits = self._forward(window)
         return logits, simulation.packed_read_fraction
 
-    def _queries(self, window: PreparedWindow) -> Tensor:
-        return window.ids[None, self.context : -1]
-
-    def _score(self, window: PreparedWindow) -> int:
-        return len(window.ids) - self.context - 1
+    def _forward(self, window: PreparedWindow) -> Tensor:
+        """Logits of the queries: on the prefilled prompt where there is one, else of the whole window at once."""
+        score = len(window.ids) - self.context - 1
+        if window.cache is None:
+            return forward(self.model, window.ids[None, :-1], keep=score)[0]
+        return forward(self.model, window.ids[None, self.context : -1], share(window.cache), keep=score)[0]

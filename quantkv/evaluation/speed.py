@@ -94,7 +94,7 @@ class _Lane:
 
     def fresh_cache(self, model: Any) -> Any:
         if self.spec == BASELINE:
-            return DynamicCache()
+            return DynamicCache(config=model.config)
         if not isinstance(self.spec, CacheSpec):
             raise UnsupportedError(f"{self.label} is a plain function: it has a quality but no speed")
         from quantkv.cache import QuantizedCache
