@@ -82,7 +82,7 @@ class Scorer:
         return logits, simulation.packed_read_fraction
 
     def _forward(self, window: PreparedWindow) -> Tensor:
-        """Logits of the queries: on the prefilled prompt where there is one, else of the whole window at once."""
+        """Logits of the queries: on the prefilled prompt where there is one, else of the whole window."""
         score = len(window.ids) - self.context - 1
         if window.cache is None:
             return forward(self.model, window.ids[None, :-1], keep=score)[0]
