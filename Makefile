@@ -10,6 +10,7 @@ OLDEST_TESTS ?= $(wildcard tests/test_cache*.py tests/test_simul*.py tests/test_
 
 CONFIG ?= configs/main.yaml
 OUT ?= results/main
+JOBS ?= 2
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -24,7 +25,7 @@ INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-c
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
 	@echo "make report       tables and figures of OUT ($(OUT))"
-	@echo "make test         all tests; ARGS go to pytest"
+	@echo "make test         all tests in JOBS ($(JOBS)) processes; ARGS go to pytest"
 	@echo "make test-oldest  the cache tests on the oldest supported transformers"
 	@echo "make lint         ruff and mypy;  make format  lets ruff rewrite"
 	@echo "make clean        caches;  make distclean  the virtual environments too"
@@ -38,10 +39,10 @@ report: $(VENV)/.ready
 	$(BIN)/quantkv report $(OUT) $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-oldest: $(VENV)-oldest/.ready
-	PYTHONPATH=$(VENV)-oldest $(BIN)/python -m pytest $(OLDEST_TESTS) $(ARGS)
+	PYTHONPATH=$(VENV)-oldest $(BIN)/python -m pytest -n $(JOBS) $(OLDEST_TESTS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
