@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -180,6 +181,23 @@ def test_an_unwritable_folder_is_an_error_before_any_work(tmp_path: Path) -> Non
     with pytest.raises(QuantKVError, match=r"cannot write results to .*; choose another with --out"):
         run_sweep(sweep(tmp_path / "file" / "out"), measure=measure)
     assert measure.opened == []
+
+
+def test_a_full_disk_ends_the_sweep_and_fails_no_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def on_cell(cell: Cell) -> None:
+        if len(measure.measured) == 3:
+            monkeypatch.setattr(os, "fsync", full)
+
+    measure = FakeMeasure(on_cell)
+    with pytest.raises(QuantKVError, match="No space left on device; finished cells are kept"):
+        run(sweep(tmp_path), measure)
+    assert [row["status"] for row in read_rows(tmp_path)] == ["ok"] * 3
+    assert not (tmp_path / ".claims").exists() and list(tmp_path.glob(".*.tmp")) == []
 
 
 def test_preflight_errors_stop_a_sweep_before_a_model_is_opened(tmp_path: Path) -> None:

@@ -90,9 +90,18 @@ def run_sweep(sweep: Sweep, *, measure: Measure | None = None, console: Console 
         from quantkv.sweep.local import LocalMeasure
 
         measure = LocalMeasure()
+    console = console or Console()
     out = prepare_folder(sweep.run.out)
-    measure.preflight(sweep)
-    return _Runner(sweep, measure, out, console or Console()).run()
+    with console.status("checking the settings"):
+        measure.preflight(sweep)
+    try:
+        return _Runner(sweep, measure, out, console).run()
+    except _CannotWrite as error:
+        raise QuantKVError(f"cannot write results to {out}: {error}; finished cells are kept") from None
+
+
+class _CannotWrite(BaseException):
+    """The folder takes no more rows: no failure of a cell, so nothing may go on as if it were one."""
 
 
 class _Runner:
@@ -212,7 +221,10 @@ class _Runner:
         if result["status"] == "skipped" and self.sweep.run.on_unsupported == "error":
             result = {**result, "status": "failed"}
         row = session.row(cell, result, self.keys[id(cell)])
-        write_row(row, self.out, tokens=result.get("tokens"))
+        try:
+            write_row(row, self.out, tokens=result.get("tokens"))
+        except OSError as error:
+            raise _CannotWrite(error.strerror) from error
         self.summary.counts[row["status"]] += 1
         self.display.finished(cell, row["status"], row["reason"], result.get("seconds") or 0.0)
         self._say_notes(row)
