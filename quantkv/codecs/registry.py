@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 
 import torch
 
@@ -61,6 +63,8 @@ class CodecFamily:
 
 
 _FAMILIES: dict[str, CodecFamily] = {}
+ENTRY_POINTS = "quantkv.codecs"
+"""Installed packages offer codecs under this entry-point group; each entry point is a `CodecFamily`."""
 
 
 def register_codec(family: CodecFamily) -> None:
@@ -72,13 +76,20 @@ def register_codec(family: CodecFamily) -> None:
 
 def codec_family(name: str) -> CodecFamily:
     """The family registered under `name`; QuantKVError naming the legal ones otherwise."""
-    if name not in _FAMILIES:
+    if name not in codec_names():
         raise QuantKVError(f"unknown codec {name!r}; legal codecs: {', '.join(codec_names())}")
     return _FAMILIES[name]
 
 
 def codec_names() -> list[str]:
+    _load_installed()
     return sorted(_FAMILIES)
+
+
+@cache
+def _load_installed() -> None:
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        register_codec(entry_point.load())
 
 
 def _affine(bits: int) -> Callable[[Options], Codec]:

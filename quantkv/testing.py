@@ -1,0 +1,130 @@
+"""The contract every format must keep, as checks that any project can run on its own codec.
+
+    from quantkv.testing import check_codec
+    check_codec("mycodec-head")
+
+Each check raises AssertionError saying what was broken. They use the format's own policy with short windows, random tensors and, for the last
+one, a tiny random model in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from quantkv.codecs import Codec, compute_dtype
+from quantkv.policy import Window
+from quantkv.spec import CacheSpec, TensorSpec
+from quantkv.spec_text import parse_spec
+from quantkv.store import TensorStore, page_layout
+from quantkv.store.bytes import tensor_nbytes
+
+HEADS, HEAD_DIM = 2, 32
+CALLS = ([192], [48, 16, 7, 121], [1] * 192)
+AWKWARD = (0.0, 5.0, -3.0, 1e-30, 6e4)
+
+
+def check_codec(spec: str | CacheSpec) -> None:
+    """Run every check on a format. Raises AssertionError."""
+    parsed = parse_spec(spec)
+    assert parse_spec(str(parsed)) == parsed, f"{parsed} does not survive its own short string"
+    for tensor in (parsed.key, parsed.value):
+        codec = tensor.build()
+        check_fields(codec)
+        check_awkward_groups(codec)
+        check_rows_are_independent(codec)
+        check_store(tensor, Window(2, tensor.recent, tensor.flush, 8))
+    check_decode_exact(parsed)
+
+
+def check_fields(codec: Codec) -> None:
+    """Encoding gives exactly the declared fields, and decoding gives the shape and dtype asked for."""
+    length = math.lcm(codec.group_tokens, 4)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = torch.randn(3, HEADS, length, HEAD_DIM).to(dtype)
+        declared, encoded = codec.fields(HEADS, HEAD_DIM, dtype), codec.encode(x)
+        assert {f.name for f in declared} == set(encoded), f"declared {declared}, encoded {sorted(encoded)}"
+        for field in declared:
+            got = encoded[field.name]
+            want = (3, field.heads, length // field.tokens, field.width)
+            assert (tuple(got.shape), got.dtype) == (want, field.dtype), f"{field.name}: {tuple(got.shape)} {got.dtype}, declared {want} {field.dtype}"
+        decoded = codec.decode(encoded, HEAD_DIM, compute_dtype(dtype))
+        assert (decoded.shape, decoded.dtype) == (x.shape, compute_dtype(dtype)), "decode changes the shape or dtype"
+    layout = page_layout(codec, HEADS, HEAD_DIM, torch.float32)
+    assert layout.page_tokens % codec.group_tokens == 0
+
+
+def check_awkward_groups(codec: Codec) -> None:
+    """Constant groups, tiny and large ones, and one spike all come back finite."""
+    for value in AWKWARD:
+        x = torch.full((1, HEADS, codec.group_tokens, HEAD_DIM), value)
+        spiked = x.clone()
+        spiked[0, 0, 0, 0] = 6e4
+        for given in (x, spiked):
+            assert torch.isfinite(round_trip(codec, given)).all(), f"groups of {value} do not stay finite"
+
+
+def check_rows_are_independent(codec: Codec) -> None:
+    """What one row holds never changes another row's values."""
+    x = torch.randn(2, HEADS, codec.group_tokens, HEAD_DIM)
+    scaled = x.clone()
+    scaled[1] *= 1000
+    assert torch.equal(round_trip(codec, x)[0], round_trip(codec, scaled)[0]), "a row changes another row"
+
+
+def check_store(tensor: TensorSpec, window: Window) -> None:
+    """Call sizes do not matter, packed values stay, the window is exact, bytes have their closed form, roll-back is exact."""
+    x = torch.randn(2, HEADS, 192, HEAD_DIM)
+    results = [_filled(tensor, window, x, calls) for calls in CALLS]
+    reads = [store.view().read(0, 192) for store in results]
+    assert all(torch.equal(read, reads[0]) for read in reads), "the sizes of the calls change what is stored"
+    store = results[0]
+    store.truncate(192 - window.reserve)
+    store.append(x[:, :, 192 - window.reserve :])
+    assert torch.equal(store.view().read(0, 192), reads[0]), "going back within the reserve leaves a trace"
+
+
+def _filled(tensor: TensorSpec, window: Window, x: Tensor, calls: list[int]) -> TensorStore:
+    store = TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device)
+    seen, packed = None, 0
+    for size in calls:
+        start = store.length
+        view = store.append(x[:, :, start : start + size])
+        read = view.read(0, store.length)
+        first = window.boundary(start)
+        assert torch.equal(read[:, :, first:], x[:, :, first : store.length]), "the recent window is not exact"
+        assert seen is None or torch.equal(read[:, :, :packed], seen[:, :, :packed]), "a packed value changed"
+        seen, packed = read, min(first, start)
+        predicted = tensor_nbytes(
+            store.codec, window, rows=2, num_heads=HEADS, head_dim=HEAD_DIM, length=store.length, dtype=x.dtype
+        )
+        assert store.nbytes == predicted, f"{store.nbytes} bytes held, {predicted} predicted"
+    return store
+
+
+def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> None:
+    """One decode-exact pass equals decoding token by token through the real cache, within 1e-6 in log-probability (float64)."""
+    from quantkv.cache import QuantizedCache, cache_argument
+    from quantkv.evaluation.simulate import simulate
+    from quantkv.hooks import fused_attention
+    from quantkv.models import load_model
+
+    model, _ = load_model("random-llama", dtype="float64")
+    spec = replace(spec, **{w: replace(getattr(spec, w), recent=min(getattr(spec, w).recent, 8)) for w in ("key", "value")})
+    ids = torch.randint(model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), fused_attention(model):
+        cache = {cache_argument(model): QuantizedCache(model.config, spec)}
+        sizes = [prefill] + [1] * (length - prefill)
+        literal = torch.cat([model(part, **cache).logits for part in ids.split(sizes, 1)], 1).log_softmax(-1)
+    with torch.no_grad(), simulate(model, spec, prefill=prefill):
+        at_once = model(ids).logits.log_softmax(-1)
+    gap = (literal - at_once).abs().max().item()
+    assert gap <= 1e-6, f"decoding token by token differs from the decode-exact pass by {gap:.1e}"
+
+
+def round_trip(codec: Codec, x: Tensor) -> Tensor:
+    """`[N, H, T, D]` encoded and decoded again."""
+    return codec.decode(codec.encode(x), x.shape[-1], compute_dtype(x.dtype))
