@@ -1,6 +1,7 @@
-"""The two exceptions a user may see: a wrong setting, and a right setting that this model or machine cannot serve.
+"""The two exceptions a user may see: a wrong setting, and a right one that cannot be served here.
 
-Both are ``ValueError`` so that library users need no new name; the command line turns them into one line and exit code 2.
+Both are ``ValueError``, so library users need no new name; the command line turns them into
+one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -11,4 +12,4 @@ class QuantKVError(ValueError):
 
 
 class UnsupportedError(QuantKVError):
-    """A legal setting that this model, device or transformers version cannot run; a sweep may skip the cell."""
+    """A legal setting that this model, device or library release cannot run; a sweep may skip the cell."""

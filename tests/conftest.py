@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the hub library is imported
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,13 @@ def tiny_mistral() -> Any:
 @pytest.fixture
 def tiny_gemma3() -> Any:
     return random_model("random-gemma3")
+
+
+@pytest.fixture
+def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for fetched and converted models."""
+    monkeypatch.setenv("QUANTKV_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session")
