@@ -99,6 +99,12 @@ def test_an_unfit_row_is_bold_marked_and_said() -> None:
     assert "**" not in next(line for line in table.splitlines() if "int8-head" in line)
 
 
+def test_a_flag_that_only_repeats_the_verdict_is_not_said_twice() -> None:
+    values = {"kl_mean": 0.48, "flags": ["KL above 0.1 nats per token", "top-1 agreement below 80%"]}
+    table = markdown(only([quality_row("int4-head", 512, values=values)]))
+    assert cells_of(table, "int4-head", 512)[-1] == "UNFIT: KL ≥ 0.1; top-1 agreement below 80%"
+
+
 def test_best_quantized_format_of_a_context_is_bold_in_latex() -> None:
     rows = [
         quality_row("fp16", 512, values={"kl_mean": 1e-8, "kl_low": None, "bits_packed": 16.0}),

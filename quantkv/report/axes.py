@@ -75,7 +75,7 @@ def ratio_axis(ax: Axes, values: Iterable[float], ends: Iterable[float]) -> None
         ax.set_ylim(min(finite) - pad, max(finite) + pad)
         ax.ticklabel_format(axis="y", useOffset=False)
         return
-    linear = 10.0 ** min(-2, max(-4, math.floor(math.log10(max(middle, 1e-9)))))
+    linear = 10.0 ** min(-2, max(-3, math.floor(math.log10(max(middle, 1e-9)))))
     _asinh_axis(ax, linear, min(finite), max(finite))
 
 

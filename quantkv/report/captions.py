@@ -56,10 +56,15 @@ def _model(rows: Iterable[Row], study: Study) -> str:
         f"weights {weights}" if weights else "",
         f"computed in {_list(requested(r, 'dtype') for r in rows)}",
     ]
-    revision = _list(made_of(row, "revision") for row in study.rows)
-    settings.append(f"revision {revision[:HASH_DIGITS]}" if revision else "")
+    revision = _list(_digest(made_of(row, "revision")) for row in study.rows)
+    settings.append(f"revision {revision}" if revision else "")
     settings.append(f"batch {study.batch}")
     return f"{study.model} ({', '.join(filter(None, settings))})."
+
+
+def _digest(revision: str | None) -> str:
+    """The first digits of a hash, whatever names the kind of hash in front of it."""
+    return (revision or "").rsplit(":", 1)[-1][:HASH_DIGITS]
 
 
 def _quality(rows: list[Row]) -> str:
@@ -81,7 +86,8 @@ def _speed(rows: list[Row]) -> str:
     engines = _list((row.get("effective") or {}).get("engine") for row in rows if not is_baseline(row))
     parts = [f"Speed: {rounds} rounds of {block} decode steps interleaved with DynamicCache, medians"]
     parts.append(f"cache filled by {_list(p.get('fill') for p in protocol)}")
-    parts.append(f"{_list(_threads(row) for row in rows)} threads")
+    threads = _list(_threads(row) for row in rows)
+    parts.append(f"{threads} thread" + ("" if threads == "1" else "s"))
     if engines:
         parts.append(f"engine {engines}")
     return ", ".join(parts) + "."

@@ -28,9 +28,11 @@ def notes(record: Record) -> str:
 
 
 def quality_notes(record: Record) -> str:
+    """The verdict and the flags that say more than it does."""
     verdict = VERDICT_WORDS.get(record["verdict"], "")
     flags = [flag.removeprefix(QUALITY) for flag in flags_of(record) if flag.startswith(QUALITY)]
-    return "; ".join(filter(None, (verdict, *flags)))
+    more = [flag for flag in flags if not (verdict and flag.startswith("KL "))]
+    return "; ".join(filter(None, (verdict, *more)))
 
 
 def failures(record: Record) -> list[str]:
