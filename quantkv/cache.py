@@ -30,12 +30,14 @@ ASKED_FOR_MASK: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("qua
 
 
 class QuantizedCache(DynamicCache):
-    """A drop-in for `DynamicCache`: `model.generate(..., past_key_values=QuantizedCache(model.config, "int4-head"))`.
+    """A drop-in for `DynamicCache`: `model.generate(..., past_key_values=QuantizedCache(model.config,
+    "int4-head"))`.
 
-    `spec` is a preset name, a short string or a `CacheSpec`. `prefill="final"` lets the first call attend to what the store ends up
-    holding, as simulators do; the default attends to exact keys and values. Layers other than full attention stay as transformers builds
-    them and are listed by `describe()`. Raises QuantKVError where the spec cannot fit the model, UnsupportedError where no layer of the
-    model can be quantized.
+    `spec` is a preset name, a short string or a `CacheSpec`. `prefill="final"` lets the first call attend
+    to what the store ends up holding, as simulators do; the default attends to exact keys and values.
+    Layers other than full attention stay as transformers builds them and are listed by `describe()`. Raises
+    QuantKVError where the spec cannot fit the model, UnsupportedError where no layer of the model can be
+    quantized.
     """
 
     is_compileable = False
@@ -79,7 +81,6 @@ class QuantizedCache(DynamicCache):
         """The engine that serves the fused attention path."""
         return "reference"
 
-    # --- padding -------------------------------------------------------------------------------------------------
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         ASKED_FOR_MASK.set(weakref.ref(self))
         self._pads = None
@@ -92,21 +93,21 @@ class QuantizedCache(DynamicCache):
     def _take_pads(self) -> list[int] | None:
         return self._pads
 
-    # --- batch operations ----------------------------------------------------------------------------------------
     def activate_past_recording(self) -> None:
         for layer in self.layers:
             if hasattr(layer, "activate_past_recording"):
                 layer.activate_past_recording()
 
-    # --- reuse ---------------------------------------------------------------------------------------------------
     def fork(self) -> QuantizedCache:
-        """A cache that continues from here on its own. Packed bytes are shared until one of the two writes to them."""
+        """A cache that continues from here on its own. Packed bytes are shared until one of the two writes
+        to them."""
         other = copy.copy(self)
         other.layers = [_fork_layer(layer, other) for layer in self.layers]
         return other
 
     def truncate(self, length: int) -> None:
-        """Keep the first `length` tokens; bit-equal to never having gone further within the reserve (see `describe()` beyond it)."""
+        """Keep the first `length` tokens; bit-equal to never having gone further within the reserve (see
+        `describe()` beyond it)."""
         surplus = self.get_seq_length() - length
         if length < 0 or surplus < 0:
             raise QuantKVError(f"cannot keep {length} of {self.get_seq_length()} tokens")
@@ -120,8 +121,11 @@ class QuantizedCache(DynamicCache):
         save_cache(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> QuantizedCache:
-        """A cache from `save`, for the same model; a given `spec` must be the saved one. Raises QuantKVError naming both sides."""
+    def load(
+        cls, path: str | Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None
+    ) -> QuantizedCache:
+        """A cache from `save`, for the same model; a given `spec` must be the saved one. Raises
+        QuantKVError naming both sides."""
         from quantkv.saving import load_cache
 
         return load_cache(Path(path), config, spec)
@@ -147,7 +151,6 @@ class QuantizedCache(DynamicCache):
                 plain.layers[index].update(*(s.view().read(0, s.length) for s in layer.stores))
         return plain
 
-    # --- accounting ----------------------------------------------------------------------------------------------
     def storages(self) -> Iterable[Tensor]:
         """Every tensor the cache keeps alive, the exact layers' included."""
         for layer in self.layers:
@@ -161,20 +164,26 @@ class QuantizedCache(DynamicCache):
 
     @property
     def exact_nbytes(self) -> int:
-        """Bytes of tokens that are held exactly: sinks, window and reserve, and layers that are not quantized."""
+        """Bytes of tokens that are held exactly: sinks, window and reserve, and layers that are not
+        quantized."""
         return sum(
-            layer.exact_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer) for layer in self.layers
+            layer.exact_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            for layer in self.layers
         )
 
     @property
     def used_nbytes(self) -> int:
         """`nbytes` less pages that are allocated and empty."""
-        return sum(layer.used_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer) for layer in self.layers)
+        return sum(
+            layer.used_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            for layer in self.layers
+        )
 
     def predicted_nbytes(self) -> int:
         """The closed form of `nbytes` from shapes and lengths, for a cache that was only appended to."""
         return sum(
-            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else _predicted_plain(layer) for layer in self.layers
+            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else _predicted_plain(layer)
+            for layer in self.layers
         )
 
     @property
@@ -182,18 +191,27 @@ class QuantizedCache(DynamicCache):
         """Key and value elements that the cached tokens stand for."""
         return sum(
             s.rows * s.heads * s.head_dim * s.length for layer in self.quantized_layers for s in layer.stores
-        ) + sum(t.numel() for layer in self.layers if not isinstance(layer, QuantizedLayer) for t in _plain_tensors(layer))
+        ) + sum(
+            t.numel()
+            for layer in self.layers
+            if not isinstance(layer, QuantizedLayer)
+            for t in _plain_tensors(layer)
+        )
 
     @property
     def effective_bits(self) -> float:
-        """Bits held per cached element, window, sinks, reserve and slack included; NaN while the cache is empty."""
+        """Bits held per cached element, window, sinks, reserve and slack included; NaN while the cache is
+        empty."""
         return 8 * self.nbytes / self.elements if self.elements else float("nan")
 
     def describe(self) -> pd.DataFrame:
-        """A row per layer: what is quantized and how, what is exact and why, bytes, and roll-backs beyond the reserve."""
+        """A row per layer: what is quantized and how, what is exact and why, bytes, and roll-backs beyond
+        the reserve."""
         import pandas as pd
 
-        return pd.DataFrame([self._describe_layer(i, layer) for i, layer in enumerate(self.layers)]).set_index("layer")
+        return pd.DataFrame(
+            [self._describe_layer(i, layer) for i, layer in enumerate(self.layers)]
+        ).set_index("layer")
 
     def _describe_layer(self, index: int, layer: Any) -> dict[str, Any]:
         if not isinstance(layer, QuantizedLayer):
@@ -210,7 +228,8 @@ class QuantizedCache(DynamicCache):
             "layer": index,
             "quantized": not layer.spec.is_raw,
             "format": str(layer.spec),
-            "why": f"first {layer.spec.sinks}, last {layer.spec.key.recent} (keys) and {layer.spec.value.recent} (values) exact",
+            "why": f"exact: first {layer.spec.sinks}, last {layer.spec.key.recent} keys, "
+            f"last {layer.spec.value.recent} values",
             "tokens": layer.get_seq_length(),
             "packed_keys": key.packed(0) if key else 0,
             "packed_values": value.packed(0) if value else 0,
@@ -228,7 +247,8 @@ def _fork_layer(layer: Any, cache: QuantizedCache) -> Any:
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """The name under which `model.forward` takes a cache: `cache` from transformers 5.24 on, `past_key_values` before."""
+    """The name under which `model.forward` takes a cache: `cache` from transformers 5.24 on,
+    `past_key_values` before."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 

@@ -1,6 +1,8 @@
-"""What transformers calls: the attention and mask functions registered as `"quantkv"`, and `use`, which turns them on and off again.
+"""What transformers calls: the attention and mask functions registered as `"quantkv"`, and `use`, which
+turns them on and off again.
 
-The mask function must be registered beside the attention function, or masks silently become None and padding is attended to.
+The mask function must be registered beside the attention function, or masks silently become None and
+padding is attended to.
 """
 
 from __future__ import annotations
@@ -35,7 +37,15 @@ class Simulator(Protocol):
     """A decode-exact pass in progress: it computes attention itself where a layer would be quantized."""
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, **options: Any
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        causal: bool,
+        **options: Any,
     ) -> Tensor | None: ...
     def set_padding(self, pads: list[int]) -> None: ...
 
@@ -50,13 +60,19 @@ def register() -> None:
 
 
 def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells an empty cache the rows' left padding."""
+    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells an empty cache the rows'
+    left padding."""
     padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
     if simulation is not None and isinstance(padding, Tensor) and padding.dim() == 2:
         simulation.set_padding(leading_zeros(padding))
     asked = ASKED_FOR_MASK.get()
     cache = asked() if asked is not None else None
-    if cache is not None and isinstance(padding, Tensor) and padding.dim() == 2 and cache.get_seq_length() == 0:
+    if (
+        cache is not None
+        and isinstance(padding, Tensor)
+        and padding.dim() == 2
+        and cache.get_seq_length() == 0
+    ):
         cache.set_padding(leading_zeros(padding))
     return sdpa_mask(*args, **kwargs)
 
@@ -80,19 +96,24 @@ def quantkv_attention(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention over handles without decoding the history; everything else goes to sdpa or the reference engine."""
+    """Attention over handles without decoding the history; everything else goes to sdpa or the reference
+    engine."""
     refused = [name for name in _REFUSED if kwargs.get(name) is not None]
     if refused:
-        raise UnsupportedError(f"attn_implementation='quantkv' does not know the attention argument {refused[0]!r}; use 'eager'")
-    causal = (is_causal if is_causal is not None else getattr(module, "is_causal", True)) and attention_mask is None
+        raise UnsupportedError(
+            f"attn_implementation='quantkv' does not know the attention argument {refused[0]!r}; use 'eager'"
+        )
+    causal = (
+        is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    ) and attention_mask is None
     options = {"scaling": scaling, "softcap": softcap, "sink_logits": s_aux}
     simulation = SIMULATION.get()
-    if simulation is not None and hasattr(module, "layer_idx"):
-        out = simulation.attend(module.layer_idx, query, key, value, attention_mask, causal=causal, **options)
+    if simulation is not None and isinstance(layer := getattr(module, "layer_idx", None), int):
+        out = simulation.attend(layer, query, key, value, attention_mask, causal=causal, **options)
         if out is not None:
             return out.transpose(1, 2).contiguous(), None
     if isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None:
-        out = _by_query_blocks(query, key.view, value.view, attention_mask, causal, options)
+        out = _by_query_blocks(query, key.kv, value.kv, attention_mask, causal, options)
         return out.transpose(1, 2).contiguous(), None
     if softcap is None and s_aux is None:
         return sdpa_attention_forward(
@@ -113,7 +134,13 @@ def _by_query_blocks(
     if mask is None and causal:
         mask = torch.ones(length, stop, dtype=torch.bool, device=query.device).tril(stop - length)[None, None]
     parts = [
-        attend(part, key, value, mask=None if mask is None else mask[:, :, i * LONG_QUERY : (i + 1) * LONG_QUERY], **options)
+        attend(
+            part,
+            key,
+            value,
+            mask=None if mask is None else mask[:, :, i * LONG_QUERY : (i + 1) * LONG_QUERY],
+            **options,
+        )
         for i, part in enumerate(query.split(LONG_QUERY, 2))
     ]
     return torch.cat(parts, 2)
@@ -150,7 +177,8 @@ def fused_attention(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedModel]:
-    """Inside, every `generate` (and every pipeline that calls it) gets a fresh `QuantizedCache` and the fused attention.
+    """Inside, every `generate` (and every pipeline that calls it) gets a fresh `QuantizedCache` and the
+    fused attention.
 
     A cache passed by hand is left alone. Everything is undone at the end.
     """
@@ -164,7 +192,7 @@ def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedMod
         return generate(*args, **kwargs)
 
     with fused_attention(model):
-        model.generate = with_cache  # type: ignore[method-assign]
+        model.generate = with_cache
         try:
             yield model
         finally:

@@ -1,7 +1,8 @@
 """One quantized attention layer of a transformers cache: keys and values in a `TensorStore` each.
 
-`update` returns handles, so that attention reads pages and nothing decodes the whole history; the very first call returns the model's own
-tensors, because prefill attends to exact keys and values (`prefill: exact`).
+`update` returns handles, so that attention reads pages and nothing decodes the whole history; the very
+first call returns the model's own tensors, because prefill attends to exact keys and values (`prefill:
+exact`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class QuantizedLayer(DynamicLayer):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self, spec: CacheSpec, *, prefill: str = "exact", pads: Callable[[], list[int] | None] | None = None) -> None:
+    def __init__(
+        self, spec: CacheSpec, *, prefill: str = "exact", pads: Callable[[], list[int] | None] | None = None
+    ) -> None:
         self.key_store: TensorStore | None = None
         self.value_store: TensorStore | None = None
         super().__init__()
@@ -64,7 +67,9 @@ class QuantizedLayer(DynamicLayer):
     def stores(self) -> tuple[TensorStore, ...]:
         return tuple(s for s in (self.key_store, self.value_store) if s is not None)
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None) -> None:
+    def lazy_initialization(
+        self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None
+    ) -> None:
         """Build the stores for tensors of this shape, dtype and device."""
         self.dtype, self.device = key_states.dtype, key_states.device
         spec = self.spec
@@ -75,7 +80,9 @@ class QuantizedLayer(DynamicLayer):
         )
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Add `[B, H, T, D]` keys and values; returns what this call's queries may see."""
         first = self.get_seq_length() == 0
         if key_states.requires_grad and not first:
@@ -87,7 +94,7 @@ class QuantizedLayer(DynamicLayer):
         if first and self.prefill == "exact":
             return key_states, value_states
         if first:
-            views = tuple(view.after_packing() for view in views)
+            views = (views[0].after_packing(), views[1].after_packing())
         return KVHandle(views[0]), KVHandle(views[1])
 
     def _begin(self, key_states: Tensor, value_states: Tensor, attention_kwargs: dict[str, Any]) -> None:
@@ -99,14 +106,18 @@ class QuantizedLayer(DynamicLayer):
 
     def _fits(self, key_states: Tensor, value_states: Tensor, pads: list[int]) -> bool:
         """Whether the stores of an emptied layer can serve again."""
-        return all(
-            (s.rows, s.heads, s.head_dim, s.dtype, s.device, s.pads)
-            == (x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device, pads)
-            for s, x in zip(self.stores, (key_states, value_states), strict=False)
-        ) and len(self.stores) == 2
+        return (
+            all(
+                (s.rows, s.heads, s.head_dim, s.dtype, s.device, s.pads)
+                == (x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device, pads)
+                for s, x in zip(self.stores, (key_states, value_states), strict=False)
+            )
+            and len(self.stores) == 2
+        )
 
     def _find_pads(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> list[int]:
-        """Left padding of each row: from the mask, else from the position ids, else none (DESIGN: only leading padding is special)."""
+        """Left padding of each row: from the mask, else from the position ids, else none (DESIGN: only
+        leading padding is special)."""
         pads = self._known_pads()
         if pads is not None and len(pads) == rows:
             self.padding_source = "attention mask"
@@ -134,7 +145,8 @@ class QuantizedLayer(DynamicLayer):
         return self.get_seq_length() + length, 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Zero or less drops that many tokens; a positive number keeps that many (as transformers before 5.14 calls it)."""
+        """Zero or less drops that many tokens; a positive number keeps that many (as transformers before
+        5.14 calls it)."""
         length = self.get_seq_length()
         keep = max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
         if keep < length:
@@ -191,7 +203,14 @@ class QuantizedLayer(DynamicLayer):
         """The closed form, from shapes and lengths alone."""
         return sum(
             tensor_nbytes(
-                s.codec, s.window, rows=s.rows, num_heads=s.heads, head_dim=s.head_dim, length=s.length, dtype=s.dtype, pads=s.pads
+                s.codec,
+                s.window,
+                rows=s.rows,
+                num_heads=s.heads,
+                head_dim=s.head_dim,
+                length=s.length,
+                dtype=s.dtype,
+                pads=s.pads,
             )
             for s in self.stores
         )

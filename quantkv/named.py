@@ -1,12 +1,14 @@
-"""Named specs. A preset is either a pair of tensor texts with the usual policy, or a published scheme with its own.
+"""Named specs. A preset is either a pair of tensor texts with the usual policy, or a published scheme with
+its own.
 
-`int8-head` and `int4-head` share a scale per token and head; `int8-channel` shares per channel for keys and values;
-`int4-channel` per channel for keys and per token and head for values.
+`int8-head` and `int4-head` share a scale per token and head; `int8-channel` shares per channel for keys and
+values; `int4-channel` per channel for keys and per token and head for values.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from quantkv.spec import CacheSpec, TensorSpec
 
@@ -17,7 +19,9 @@ PUBLISHED = frozenset({"kivi-4", "kivi-2"})
 @cache
 def tensor_texts() -> dict[str, tuple[str, str]]:
     """Preset name to the texts of its key and value tensors, for presets with the usual policy."""
-    both = {name: (name, name) for name in ("fp32", "fp16", "bf16", "exact", "int8-head", "int4-head", "fp8-e4m3")}
+    both = {
+        name: (name, name) for name in ("fp32", "fp16", "bf16", "exact", "int8-head", "int4-head", "fp8-e4m3")
+    }
     return both | {
         "int8-channel": ("int8-channel@g32", "int8-channel@g32"),
         "int4-channel": ("int4-channel@g32", "int4-head"),
@@ -28,9 +32,10 @@ def tensor_texts() -> dict[str, tuple[str, str]]:
 
 
 def _kivi(codec: str) -> CacheSpec:
-    """KIVI (Liu et al. 2024, arXiv 2402.02750): keys per channel over 32 tokens, flushed 128 at a time; values per token over 32
-    channels, flushed one by one behind a window of 128; no sinks; metadata rounded to nearest float16."""
-    common = {"codec": codec, "group": 32, "outward": False}
+    """KIVI (Liu et al. 2024, arXiv 2402.02750): keys per channel over 32 tokens, flushed 128 at a time;
+    values per token over 32 channels, flushed one by one behind a window of 128; no sinks; metadata rounded
+    to nearest float16."""
+    common: dict[str, Any] = {"codec": codec, "group": 32, "outward": False}
     return CacheSpec(
         key=TensorSpec(sharing="channel", recent=0, flush=128, **common),
         value=TensorSpec(sharing="token", recent=128, flush=1, **common),

@@ -1,12 +1,13 @@
 """Which tokens stay exact, and when the oldest exact tokens are packed: a function of lengths alone.
 
-With `n` tokens cached before the current query, tokens `[sinks, boundary(n))` are packed and the rest is exact:
+With `n` tokens cached before the current query, tokens `[sinks, boundary(n))` are packed and the rest is
+exact:
 
     boundary(n) = sinks + flush * floor(max(0, n - sinks - recent) / flush)
 
-so at least the last `recent` tokens are exact at every step. (recent, flush) = (0, 128) is KIVI's rule for keys and (128, 1) its rule
-for values (Liu et al. 2024). Exact tokens from `boundary(n - reserve)` on stay held so that going back by up to `reserve` tokens is
-bit-equal to never having gone forward.
+so at least the last `recent` tokens are exact at every step. (recent, flush) = (0, 128) is KIVI's rule for
+keys and (128, 1) its rule for values (Liu et al. 2024). Exact tokens from `boundary(n - reserve)` on stay
+held so that going back by up to `reserve` tokens is bit-equal to never having gone forward.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Window:
     """Nothing is packed until more than this many tokens are cached."""
 
     def boundary(self, n: Length) -> Length:
-        """The first position after the sinks that is not packed when `n` tokens are cached; ints or integer tensors."""
+        """The first position after the sinks that is not packed when `n` tokens are cached; ints or integer
+        tensors."""
         past = (n - self.sinks - self.recent) * (n > self.after)
         past = past.clamp_min(0) if isinstance(past, Tensor) else max(0, past)
         return self.sinks + past // self.flush * self.flush
@@ -42,7 +44,8 @@ class Window:
 
     @property
     def capacity(self) -> int:
-        """Exact tokens that must be held after the sinks: the window, one chunk in the making, and the reserve."""
+        """Exact tokens that must be held after the sinks: the window, one chunk in the making, and the
+        reserve."""
         return self.recent + self.flush + self.reserve
 
     def capacity_at(self, length: int, pad: int = 0) -> int:

@@ -20,17 +20,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 FORMAT_VERSION = 1
-_PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation", "use_cache")
+_PASSING = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "_attn_implementation",
+    "use_cache",
+)
 """Config entries that say nothing about which keys and values a model computes."""
 
 
 def save_cache(cache: QuantizedCache, path: Path) -> None:
-    """Packed pages, exact tokens and tables of every layer. Layers that are not quantized are saved as they are."""
+    """Packed pages, exact tokens and tables of every layer. Layers that are not quantized are saved as they
+    are."""
     tensors: dict[str, Tensor] = {}
     layers = []
     for index, layer in enumerate(cache.layers):
         if not isinstance(layer, QuantizedLayer):
-            raise QuantKVError(f"layer {index} ({type(layer).__name__}) is not packed: such caches cannot be saved yet")
+            raise QuantKVError(
+                f"layer {index} ({type(layer).__name__}) is not packed: such caches cannot be saved yet"
+            )
         numbers = {}
         for name, store in zip(("key", "value"), layer.stores, strict=False):
             parts, numbers[name] = store.state()
@@ -47,11 +57,12 @@ def save_cache(cache: QuantizedCache, path: Path) -> None:
 
 
 def load_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> QuantizedCache:
-    """The saved cache, for the model that `config` describes. Raises QuantKVError naming both sides of any disagreement."""
+    """The saved cache, for the model that `config` describes. Raises QuantKVError naming both sides of any
+    disagreement."""
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {}).get("quantkv", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError) as error:
         raise QuantKVError(f"cannot read a cache from {path}: {error}") from error
     _check(path, about, config, spec)
@@ -82,5 +93,7 @@ def _check(path: Path, about: Any, config: PreTrainedConfig, spec: str | CacheSp
     saved, given = about["model"], model_facts(config)
     different = sorted(k for k in saved.keys() | given.keys() if saved.get(k) != given.get(k))
     if different:
-        both = "; ".join(f"{k} {saved.get(k)!r} in the file, {given.get(k)!r} in the model" for k in different[:4])
+        both = "; ".join(
+            f"{k} {saved.get(k)!r} in the file, {given.get(k)!r} in the model" for k in different[:4]
+        )
         raise QuantKVError(f"{path} belongs to another model: {both}")

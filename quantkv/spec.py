@@ -4,10 +4,11 @@
     k.int8-channel@g32+v.int4-head+r128+s4     keys and values apart, 128 recent tokens and 4 sinks exact
     int4-head+l0-1.fp16+l-1.int8-head          per-layer overrides
 
-Parts are joined by `+`. A tensor part is `<codec>-<sharing>@<options>`, options joined by dots: `g32` (group), `sym`,
-`fp16|bf16|fp32` (dtype of scale and zero), `near` (round metadata to nearest, as published schemes do). `rN` recent and `fN` flush may
-follow either tensor: given twice, each belongs to the tensor it follows; given once at the end, it holds for both. `sN` sinks, `kN`
-roll-back reserve, `qN` keep everything exact until N tokens are cached, `lA-B.` before a part sets it for layers A to B (negative from the end).
+Parts are joined by `+`. A tensor part is `<codec>-<sharing>@<options>`, options joined by dots: `g32`
+(group), `sym`, `fp16|bf16|fp32` (dtype of scale and zero), `near` (round metadata to nearest, as published
+schemes do). `rN` recent and `fN` flush may follow either tensor: given twice, each belongs to the tensor it
+follows; given once at the end, it holds for both. `sN` sinks, `kN` roll-back reserve, `qN` keep everything
+exact until N tokens are cached, `lA-B.` before a part sets it for layers A to B (negative from the end).
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def default_flush(codec: str, sharing: str | None, group: int | None, wanted: in
 class TensorSpec:
     """How keys (or values) are stored: codec, what shares a scale, and the exact window. Tokens for lengths.
 
-    `sharing` is one of the words token-head, token, token-all, channel, chunk-head, chunk (None for raw floats); `group` counts
-    tokens for `channel` and channels for `token`. Raises QuantKVError naming the legal values.
+    `sharing` is one of the words token-head, token, token-all, channel, chunk-head, chunk (None for raw
+    floats); `group` counts tokens for `channel` and channels for `token`. Raises QuantKVError naming the
+    legal values.
     """
 
     codec: str
@@ -154,7 +156,8 @@ class LayerRange:
 class CacheSpec:
     """A whole cache format: keys, values, sinks, roll-back reserve, per-layer overrides (later ones win).
 
-    With `quantize_after` N everything stays exact until more than N tokens are cached, and is packed at once then.
+    With `quantize_after` N everything stays exact until more than N tokens are cached, and is packed at
+    once then.
     """
 
     key: TensorSpec

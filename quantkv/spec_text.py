@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.registry import METADATA, SHARING_WORDS
@@ -16,7 +17,6 @@ from quantkv.spec import (
     DEFAULT_RESERVE,
     DEFAULT_SINKS,
     CacheSpec,
-    LayerRange,
     TensorSpec,
     default_flush,
     default_sharing,
@@ -50,21 +50,24 @@ def parse_spec(
     recent: int | None = None,
     flush: int | None = None,
 ) -> CacheSpec:
-    """A preset name or short string to a spec. `sinks`, `recent` and `flush` are the defaults for what the string leaves open;
-    raw floats and presets with a published policy keep their own. Raises QuantKVError naming the legal values."""
+    """A preset name or short string to a spec. `sinks`, `recent` and `flush` are the defaults for what the
+    string leaves open; raw floats and presets with a published policy keep their own. Raises QuantKVError
+    naming the legal values."""
     if isinstance(text, CacheSpec):
         return text
     if not isinstance(text, str) or not re.fullmatch(r"[a-z0-9.@+-]+", text):
-        raise QuantKVError(f"{text!r} is no format: use only a-z 0-9 . @ + -, as in k.int8-channel@g32+v.int4-head+r128")
+        raise QuantKVError(
+            f"{text!r} is no format: use only a-z 0-9 . @ + -, as in k.int8-channel@g32+v.int4-head+r128"
+        )
     given = {"sinks": sinks, "recent": recent, "flush": flush}
     defaults = _Defaults(**{k: v for k, v in given.items() if v is not None})
     parts = _collect(text)
     spec = _from_base(parts, defaults, text) if parts.base else _from_tensors(parts, defaults, text)
-    overrides = {
+    overrides: dict[str | int, str | CacheSpec] = {
         where: parse_spec("+".join(sub), sinks=sinks, recent=recent, flush=flush)
         for where, sub in parts.layers.items()
     }
-    return spec.with_layers(dict(overrides)) if overrides else spec
+    return spec.with_layers(overrides) if overrides else spec
 
 
 def _collect(text: str) -> _Parts:
@@ -81,7 +84,9 @@ def _collect(text: str) -> _Parts:
         elif parts.base is None and not parts.tensors:
             parts.base = part
         else:
-            raise QuantKVError(f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN qN lA-B.…")
+            raise QuantKVError(
+                f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN qN lA-B.…"
+            )
     return parts
 
 
@@ -105,10 +110,11 @@ def _from_base(parts: _Parts, defaults: _Defaults, text: str) -> CacheSpec:
 
 
 def base_texts(base: str) -> tuple[str, str]:
-    """The key and value texts that one name stands for; options go to the tensors that carry the name's own codec."""
+    """The key and value texts that one name stands for; options go to the tensors that carry the name's own
+    codec."""
     from quantkv.named import tensor_texts
 
-    head, _, options = base.partition("@")
+    head = base.partition("@")[0]
     if base in tensor_texts() or head not in tensor_texts():
         return tensor_texts().get(base, (base, base))
     own = tensor_texts()[head]
@@ -120,9 +126,11 @@ def base_texts(base: str) -> tuple[str, str]:
 
 def _published(preset: CacheSpec, numbers: dict[tuple[str, str], int]) -> CacheSpec:
     """A preset with its own policy, changed only where the string says so."""
-    from dataclasses import replace
-
-    policy = {name: numbers["", letter] for letter, name in (("r", "recent"), ("f", "flush")) if ("", letter) in numbers}
+    policy: dict[str, Any] = {
+        name: numbers["", letter]
+        for letter, name in (("r", "recent"), ("f", "flush"))
+        if ("", letter) in numbers
+    }
     return replace(
         preset,
         key=replace(preset.key, **policy),
@@ -182,7 +190,9 @@ def _read_tensor(text: str) -> tuple[str, str | None, dict]:
         raise QuantKVError(f"unknown sharing word {word!r} in {text!r}; legal: {', '.join(SHARING_WORDS)}")
     sharing = SHARING_WORDS[word] if word else default_sharing(codec)
     if sharing is None and codec_family(codec).scaled:
-        raise QuantKVError(f"{text!r} does not say what shares a scale: {codec}-" + f", {codec}-".join(SHARING_WORDS))
+        raise QuantKVError(
+            f"{text!r} does not say what shares a scale: {codec}-" + f", {codec}-".join(SHARING_WORDS)
+        )
     options = _read_options(tail, text) if tail else {}
     if sharing in ("token", "channel"):
         options.setdefault("group", DEFAULT_GROUP)
@@ -201,7 +211,9 @@ def _read_options(tail: str, text: str) -> dict:
         elif option in METADATA:
             options["metadata"] = option
         else:
-            raise QuantKVError(f"unknown option {option!r} in {text!r}; legal: gN sym near {' '.join(METADATA)}")
+            raise QuantKVError(
+                f"unknown option {option!r} in {text!r}; legal: gN sym near {' '.join(METADATA)}"
+            )
     return options
 
 
@@ -211,7 +223,9 @@ def _unknown(text: str) -> str:
     known = [*presets(), *codec_names()]
     close = difflib.get_close_matches(text, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    return f"unknown format {text!r}{hint} Presets: {', '.join(presets())}. Codecs: {', '.join(codec_names())}."
+    return (
+        f"unknown format {text!r}{hint} Presets: {', '.join(presets())}. Codecs: {', '.join(codec_names())}."
+    )
 
 
 def format_spec(spec: CacheSpec) -> str:
@@ -238,7 +252,8 @@ def _heads(spec: CacheSpec) -> list[str]:
 
 
 def _window_parts(spec: CacheSpec) -> tuple[list[str], list[str]]:
-    """What to print after the keys and after the values: nothing for defaults, once at the end where both agree."""
+    """What to print after the keys and after the values: nothing for defaults, once at the end where both
+    agree."""
     first, last = [], []
     for letter in "rf":
         key, value = _own(spec.key, letter), _own(spec.value, letter)

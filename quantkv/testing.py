@@ -3,8 +3,8 @@
     from quantkv.testing import check_codec
     check_codec("mycodec-head")
 
-Each check raises AssertionError saying what was broken. They use the format's own policy with short windows, random tensors and, for the last
-one, a tiny random model in float64.
+Each check raises AssertionError saying what was broken. They use the format's own policy with short
+windows, random tensors and, for the last one, a tiny random model in float64.
 """
 
 from __future__ import annotations
@@ -50,9 +50,13 @@ def check_fields(codec: Codec) -> None:
         for field in declared:
             got = encoded[field.name]
             want = (3, field.heads, length // field.tokens, field.width)
-            assert (tuple(got.shape), got.dtype) == (want, field.dtype), f"{field.name}: {tuple(got.shape)} {got.dtype}, declared {want} {field.dtype}"
+            assert (tuple(got.shape), got.dtype) == (want, field.dtype), (
+                f"{field.name}: {tuple(got.shape)} {got.dtype}, declared {want} {field.dtype}"
+            )
         decoded = codec.decode(encoded, HEAD_DIM, compute_dtype(dtype))
-        assert (decoded.shape, decoded.dtype) == (x.shape, compute_dtype(dtype)), "decode changes the shape or dtype"
+        assert (decoded.shape, decoded.dtype) == (x.shape, compute_dtype(dtype)), (
+            "decode changes the shape or dtype"
+        )
     layout = page_layout(codec, HEADS, HEAD_DIM, torch.float32)
     assert layout.page_tokens % codec.group_tokens == 0
 
@@ -76,7 +80,8 @@ def check_rows_are_independent(codec: Codec) -> None:
 
 
 def check_store(tensor: TensorSpec, window: Window) -> None:
-    """Call sizes do not matter, packed values stay, the window is exact, bytes have their closed form, roll-back is exact."""
+    """Call sizes do not matter, packed values stay, the window is exact, bytes have their closed form,
+    roll-back is exact."""
     x = torch.randn(2, HEADS, 192, HEAD_DIM)
     results = [_filled(tensor, window, x, calls) for calls in CALLS]
     reads = [store.view().read(0, 192) for store in results]
@@ -95,25 +100,37 @@ def _filled(tensor: TensorSpec, window: Window, x: Tensor, calls: list[int]) -> 
         view = store.append(x[:, :, start : start + size])
         read = view.read(0, store.length)
         first = window.boundary(start)
-        assert torch.equal(read[:, :, first:], x[:, :, first : store.length]), "the recent window is not exact"
+        assert torch.equal(read[:, :, first:], x[:, :, first : store.length]), (
+            "the recent window is not exact"
+        )
         assert seen is None or torch.equal(read[:, :, :packed], seen[:, :, :packed]), "a packed value changed"
         seen, packed = read, min(first, start)
         predicted = tensor_nbytes(
-            store.codec, window, rows=2, num_heads=HEADS, head_dim=HEAD_DIM, length=store.length, dtype=x.dtype
+            store.codec,
+            window,
+            rows=2,
+            num_heads=HEADS,
+            head_dim=HEAD_DIM,
+            length=store.length,
+            dtype=x.dtype,
         )
         assert store.nbytes == predicted, f"{store.nbytes} bytes held, {predicted} predicted"
     return store
 
 
 def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> None:
-    """One decode-exact pass equals decoding token by token through the real cache, within 1e-6 in log-probability (float64)."""
+    """One decode-exact pass equals decoding token by token through the real cache, within 1e-6 in
+    log-probability (float64)."""
     from quantkv.cache import QuantizedCache, cache_argument
     from quantkv.evaluation.simulate import simulate
     from quantkv.hooks import fused_attention
     from quantkv.models import load_model
 
     model, _ = load_model("random-llama", dtype="float64")
-    spec = replace(spec, **{w: replace(getattr(spec, w), recent=min(getattr(spec, w).recent, 8)) for w in ("key", "value")})
+    spec = replace(
+        spec,
+        **{w: replace(getattr(spec, w), recent=min(getattr(spec, w).recent, 8)) for w in ("key", "value")},
+    )
     ids = torch.randint(model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), fused_attention(model):
         cache = {cache_argument(model): QuantizedCache(model.config, spec)}

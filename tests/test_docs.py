@@ -16,7 +16,9 @@ def blocks(page: str) -> str:
 
 
 def test_the_example_codec_passes_the_contract_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))  # what the page registers is gone afterwards
+    monkeypatch.setattr(
+        registry, "_FAMILIES", dict(registry._FAMILIES)
+    )  # what the page registers is gone afterwards
     scope: dict = {}
     exec(compile(blocks("docs/adding-a-codec.md"), "docs/adding-a-codec.md", "exec"), scope)
     assert scope["spec"].bits_packed(head_dim=64, num_key_value_heads=3) == 4 + 16 / 64

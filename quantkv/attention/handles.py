@@ -1,7 +1,8 @@
 """Storage-free tensors that stand for packed keys or values.
 
-`Cache.update` must return tensors. A handle has the right shape, dtype and device and no bytes; attention functions that know it read the
-pages behind it, and any other operation first decodes it, so that every model stays correct with every attention implementation.
+`Cache.update` must return tensors. A handle has the right shape, dtype and device and no bytes; attention
+functions that know it read the pages behind it, and any other operation first decodes it, so that every
+model stays correct with every attention implementation.
 """
 
 from __future__ import annotations
@@ -17,28 +18,49 @@ from quantkv.store import View
 
 _METADATA = {
     getattr(Tensor, name).__get__
-    for name in ("shape", "dtype", "device", "layout", "requires_grad", "is_cuda", "is_cpu", "ndim", "is_leaf", "grad_fn")
-} | {Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.is_floating_point, Tensor.is_contiguous, Tensor.ndimension}
+    for name in (
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "requires_grad",
+        "is_cuda",
+        "is_cpu",
+        "ndim",
+        "is_leaf",
+        "grad_fn",
+    )
+} | {
+    Tensor.size,
+    Tensor.dim,
+    Tensor.numel,
+    Tensor.stride,
+    Tensor.is_floating_point,
+    Tensor.is_contiguous,
+    Tensor.ndimension,
+}
 
 
 class KVHandle(Tensor):
-    """Keys or values `[B, H, T, D]` behind a view. `view` reads them; `materialize()` decodes all of them."""
+    """Keys or values `[B, H, T, D]` behind a view. `kv` reads them; `materialize()` decodes all of them."""
 
-    view: View
+    kv: View
 
     @staticmethod
     def __new__(cls, view: View) -> KVHandle:
-        handle = Tensor._make_wrapper_subclass(cls, view.shape, dtype=view.store.dtype, device=view.store.device)
-        handle.view = view
+        handle = Tensor._make_wrapper_subclass(
+            cls, view.shape, dtype=view.store.dtype, device=view.store.device
+        )
+        handle.kv = view
         return handle
 
     def materialize(self) -> Tensor:
         """All tokens as a plain contiguous tensor."""
-        self.view.store.materialized += 1
-        return self.view.read(0, self.view.stop).contiguous()
+        self.kv.store.materialized += 1
+        return self.kv.read(0, self.kv.stop).contiguous()
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"KVHandle(shape={tuple(self.view.shape)}, packed={self.view.visible})"
+        return f"KVHandle(shape={tuple(self.kv.shape)}, packed={self.kv.visible})"
 
     @classmethod
     def __torch_function__(
@@ -51,7 +73,7 @@ class KVHandle(Tensor):
         return func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return func(*tree_map(_plain, args), **tree_map(_plain, kwargs or {}))

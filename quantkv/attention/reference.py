@@ -1,11 +1,13 @@
-"""The PyTorch reference engine: attention straight from pages, a bounded span at a time, with an online softmax.
+"""The PyTorch reference engine: attention straight from pages, a bounded span at a time, with an online
+softmax.
 
-It accumulates in float32 (float64 for float64 queries) and never holds more of the history than one span in decoded form. Every other
-engine is tested against it.
+It accumulates in float32 (float64 for float64 queries) and never holds more of the history than one span in
+decoded form. Every other engine is tested against it.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -24,15 +26,19 @@ class Readable(Protocol):
 
 
 class OnlineSoftmax:
-    """Running softmax-weighted sum over spans of keys: `[B, H, M, Dv]`, M query rows per KV head (Milakov & Gimelshein 2018)."""
+    """Running softmax-weighted sum over spans of keys: `[B, H, M, Dv]`, M query rows per KV head (Milakov &
+    Gimelshein 2018)."""
 
-    def __init__(self, shape: tuple[int, int, int], value_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], value_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.top = torch.full((*shape, 1), float("-inf"), dtype=dtype, device=device)
         self.total = torch.zeros_like(self.top)
         self.sum = torch.zeros(*shape, value_dim, dtype=dtype, device=device)
 
     def add(self, scores: Tensor, values: Tensor | None) -> None:
-        """Scores `[B, H, M, T]` with values `[B, H, T, Dv]`; values None for sink logits, which carry no value."""
+        """Scores `[B, H, M, T]` with values `[B, H, T, Dv]`; values None for sink logits, which carry no
+        value."""
         top = torch.maximum(self.top, scores.amax(-1, keepdim=True))
         safe = top.masked_fill(top == float("-inf"), 0.0)
         weights, shrink = (scores - safe).exp(), (self.top - safe).exp()
@@ -58,8 +64,9 @@ def attend(
 ) -> Tensor:
     """Attention of `query` `[B, Hq, Q, D]` over packed keys and values.
 
-    `mask` is bool (True = attend) or additive, `[B|1, 1|Hq, Q, T]`; `causal` lets query i see keys up to `T − Q + i`. `sink_logits` `[Hq]`
-    join the softmax without a value. Returns `[B, Hq, Q, Dv]` in the query's dtype.
+    `mask` is bool (True = attend) or additive, `[B|1, 1|Hq, Q, T]`; `causal` lets query i see keys up to `T
+    − Q + i`. `sink_logits` `[Hq]` join the softmax without a value. Returns `[B, Hq, Q, Dv]` in the query's
+    dtype.
     """
     batch, q_heads, length, head_dim = query.shape
     kv_heads, stop = key.shape[1:3]
@@ -69,7 +76,7 @@ def attend(
     q = q * (head_dim**-0.5 if scaling is None else scaling)
     state = OnlineSoftmax((batch, kv_heads, ratio * length), value.shape[-1], dtype, query.device)
     edges = key.edges()
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         scores = q @ key.read(start, end, dtype).transpose(-1, -2)
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
@@ -83,8 +90,9 @@ def attend(
 
 
 def hide(scores: Tensor, mask: Tensor | None, causal: bool, start: int, stop: int) -> Tensor:
-    """Apply the mask columns from `start` on, and causality, to scores `[B, H, ratio, Q, t]`; keys end at `stop`."""
-    batch, heads, ratio, length, width = scores.shape
+    """Apply the mask columns from `start` on, and causality, to scores `[B, H, ratio, Q, t]`; keys end at
+    `stop`."""
+    _, heads, ratio, length, width = scores.shape
     if mask is not None:
         part = mask[..., start : start + width]
         part = part.unsqueeze(2) if part.shape[1] == 1 else part.view(-1, heads, ratio, length, width)

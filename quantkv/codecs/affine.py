@@ -1,13 +1,14 @@
 """Affine integers: `x ≈ scale · code + zero`, 2 to 8 bits, any sharing word.
 
-Asymmetric: `zero` is the block's minimum and `scale` its range over `2**bits − 1` steps. Symmetric: codes are centred on
-`2**(bits−1)` and `scale` is the block's largest magnitude over `2**(bits−1) − 1`, without a stored zero. Scale and zero are
-rounded to their storage dtype first and the codes are made with the stored numbers.
+Asymmetric: `zero` is the block's minimum and `scale` its range over `2**bits − 1` steps. Symmetric: codes
+are centred on `2**(bits−1)` and `scale` is the block's largest magnitude over `2**(bits−1) − 1`, without a
+stored zero. Scale and zero are rounded to their storage dtype first and the codes are made with the stored
+numbers.
 
-Rounding `outward` (ours): zero down, scale up and never to 0, so no value clips and constant blocks survive.
-Rounding `nearest` (as KIVI publishes it, Liu et al. 2024): both to nearest, scale 1 where the block is constant.
-Effective bits: `bits + metadata bits / elements that share it`, so int4 per token and head of 64 channels with float16
-scale and zero takes 4.5 bits.
+Rounding `outward` (ours): zero down, scale up and never to 0, so no value clips and constant blocks
+survive. Rounding `nearest` (as KIVI publishes it, Liu et al. 2024): both to nearest, scale 1 where the
+block is constant. Effective bits: `bits + metadata bits / elements that share it`, so int4 per token and
+head of 64 channels with float16 scale and zero takes 4.5 bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a codec is: two pure functions between exact tensors and the named fields of a page.
 
-A codec knows nothing of layers, time or models. It declares its fields (so that the store can lay out pages and count
-bytes before anything runs), turns `[N, H, T, D]` tensors into fields, and fields back into tensors.
+A codec knows nothing of layers, time or models. It declares its fields (so that the store can lay out pages
+and count bytes before anything runs), turns `[N, H, T, D]` tensors into fields, and fields back into
+tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from quantkv.errors import QuantKVError
 class Field:
     """One array of a page: `[heads, page_tokens / tokens, width]` elements of `dtype`.
 
-    `heads` is the number of KV heads, or 1 where all heads share an entry; `tokens` is how many tokens share one.
+    `heads` is the number of KV heads, or 1 where all heads share an entry; `tokens` is how many tokens
+    share one.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """8-bit floats with a scale: `x ≈ scale · code`, code in E4M3 (largest 448) or E5M2 (largest 57344).
 
-`scale` is the block's largest magnitude over the format's largest number, rounded up to its storage dtype and never 0; values
-are clamped before the cast because torch saturates or not depending on its version (OCP 8-bit floating point, 2023).
-Effective bits: 8 + metadata bits / elements that share it (8.25 for head_dim 64 per token and head).
+`scale` is the block's largest magnitude over the format's largest number, rounded up to its storage dtype
+and never 0; values are clamped before the cast because torch saturates or not depending on its version (OCP
+8-bit floating point, 2023). Effective bits: 8 + metadata bits / elements that share it (8.25 for head_dim
+64 per token and head).
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from quantkv.codecs.rounding import round_up_positive
 
 
 class Float8(Codec):
-    def __init__(
-        self, code: torch.dtype, sharing: Sharing, *, metadata: torch.dtype = torch.float16
-    ) -> None:
+    def __init__(self, code: torch.dtype, sharing: Sharing, *, metadata: torch.dtype = torch.float16) -> None:
         self.code, self.sharing, self.metadata = code, sharing, metadata
         self.group_tokens = sharing.tokens
 

@@ -1,7 +1,7 @@
 """Bit packing as small pure functions: codes of 1 to 8 bits to bytes and back.
 
-A width that does not divide 8 is stored as planes (3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2): the first plane holds the low bits.
-Within a byte the code with the lowest index takes the lowest bits. The last axis is packed.
+A width that does not divide 8 is stored as planes (3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2): the first plane holds
+the low bits. Within a byte the code with the lowest index takes the lowest bits. The last axis is packed.
 """
 
 from __future__ import annotations

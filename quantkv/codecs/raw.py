@@ -1,6 +1,7 @@
 """Raw floats: the values themselves in float32, float16 or bfloat16, or (`exact`) in the model's own dtype.
 
-Effective bits: the width of the dtype. Values beyond the dtype's largest number are clamped to it, so they stay finite.
+Effective bits: the width of the dtype. Values beyond the dtype's largest number are clamped to it, so they
+stay finite.
 """
 
 from __future__ import annotations

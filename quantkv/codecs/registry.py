@@ -1,7 +1,7 @@
 """Codecs by name: what a spec string may say, and how each name is built.
 
-A codec registers a name, the sharing words it understands and a builder; everything else (parsing, printing, the contract tests,
-`quantkv formats`) is driven from here.
+A codec registers a name, the sharing words it understands and a builder; everything else (parsing,
+printing, the contract tests, `quantkv formats`) is driven from here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class CodecFamily:
-    """A registered name. `bits` is the width of a code; `scaled` codecs take a sharing word and a metadata dtype."""
+    """A registered name. `bits` is the width of a code; `scaled` codecs take a sharing word and a metadata
+    dtype."""
 
     name: str
     bits: int | None

@@ -11,7 +11,8 @@ _INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _step(stored: Tensor, up: bool) -> Tensor:
-    """The neighbouring number of the same dtype, towards plus or minus infinity (IEEE bit patterns are ordered)."""
+    """The neighbouring number of the same dtype, towards plus or minus infinity (IEEE bit patterns are
+    ordered)."""
     integer = _INT[stored.dtype.itemsize]
     bits = stored.view(integer)
     lowest = torch.iinfo(integer).min
@@ -27,14 +28,16 @@ def round_nearest(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def round_down(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The largest number of `dtype` that is not above `x`; what lies beyond the finite range comes back as its end."""
+    """The largest number of `dtype` that is not above `x`; what lies beyond the finite range comes back as
+    its end."""
     x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
     stored = x.to(dtype)
     return torch.where(stored.to(x.dtype) > x, _step(stored, up=False), stored)
 
 
 def round_up(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The smallest number of `dtype` that is not below `x`; what lies beyond the finite range comes back as its end."""
+    """The smallest number of `dtype` that is not below `x`; what lies beyond the finite range comes back as
+    its end."""
     x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
     stored = x.to(dtype)
     return torch.where(stored.to(x.dtype) < x, _step(stored, up=True), stored)

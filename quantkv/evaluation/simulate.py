@@ -1,9 +1,9 @@
 """The decode-exact pass: one forward that equals token-by-token decoding through the packed cache.
 
-A plain forward pass never reads a cache, so a perplexity from it says nothing about quantization. But which tokens are packed at which
-step is a function of lengths alone: query `i`, in a call that began with `n0` cached tokens, reads decoded values for
-`S ≤ j < b(n0)` and exact ones elsewhere, separately for keys and values. Inside `simulate(...)` the model's attention does just that for
-all queries at once.
+A plain forward pass never reads a cache, so a perplexity from it says nothing about quantization. But which
+tokens are packed at which step is a function of lengths alone: query `i`, in a call that began with `n0`
+cached tokens, reads decoded values for `S ≤ j < b(n0)` and exact ones elsewhere, separately for keys and
+values. Inside `simulate(...)` the model's attention does just that for all queries at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _codec_round_trip(codec: Codec) -> FakeQuant:
 
 @dataclass
 class Simulation:
-    """A pass in progress. `packed_read_fraction` is the share of attended (query, key) pairs after the prefill that were packed."""
+    """A pass in progress. `packed_read_fraction` is the share of attended (query, key) pairs after the
+    prefill that were packed."""
 
     layers: dict[int, tuple[_Tensor, _Tensor]]
     calls: tuple[int, ...]
@@ -101,7 +102,10 @@ class Simulation:
         self._count(layer, offset, key.shape[2])
         if layer not in self.layers:
             return None
-        kept = [_Kept.make(t, x, self, offset) for t, x in zip(self.layers[layer], (key, value), strict=True)]
+        keys, values = (
+            _Kept.make(tensor, x, self, offset)
+            for tensor, x in zip(self.layers[layer], (key, value), strict=True)
+        )
         exact = max(0, self._exact_queries() - offset)
         parts = []
         if exact:
@@ -110,17 +114,21 @@ class Simulation:
         for start in range(min(exact, query.shape[2]), query.shape[2], step):
             stop = min(start + step, query.shape[2])
             part = None if mask is None else mask[:, :, start:stop]
-            parts.append(_mixed(query[:, :, start:stop], *kept, part, (start, stop, offset), causal, options))
+            parts.append(
+                _mixed(query[:, :, start:stop], keys, values, part, (start, stop, offset), causal, options)
+            )
         return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
     def bounds(self, window: Window, queries: range) -> Tensor:
-        """First exact position after the sinks for each query position: `[rows or 1, len(queries)]`, on the CPU."""
+        """First exact position after the sinks for each query position: `[rows or 1, len(queries)]`, on the
+        CPU."""
         cached = torch.tensor([self._cached(i) for i in queries])
         pads = torch.tensor(self.pads or [0])[:, None]
         return pads + window.boundary(cached[None] - pads)
 
     def _cached(self, i: int) -> int:
-        """How many tokens were cached when the call that holds query `i` began; for `final`, what its first call left."""
+        """How many tokens were cached when the call that holds query `i` began; for `final`, what its first
+        call left."""
         if i >= len(self._starts):
             return i
         return self.calls[0] if self.final and i < self.calls[0] else self._starts[i]
@@ -143,7 +151,8 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One tensor of one layer, exact and as the cache decodes it, and where each query's exact tail begins."""
+    """One tensor of one layer, exact and as the cache decodes it, and where each query's exact tail
+    begins."""
 
     exact: Tensor
     decoded: Tensor
@@ -164,7 +173,8 @@ class _Kept:
         return cls(exact, decoded, bounds)
 
     def tail(self, start: int, stop: int, end: int) -> tuple[int, Tensor]:
-        """For queries `[start, stop)` (rows of `bounds`): the first position exact for any, and bool `[B|1, 1, 1, q, end − first]`."""
+        """For queries `[start, stop)` (rows of `bounds`): the first position exact for any, and bool `[B|1,
+        1, 1, q, end − first]`."""
         part = self.bounds[:, start:stop]
         first = min(int(part.min()), end)
         exact = torch.arange(first, end) >= part[..., None]
@@ -200,7 +210,8 @@ def _mixed(
     causal: bool,
     options: dict[str, Any],
 ) -> Tensor:
-    """Queries `[start, stop)` of a call at `offset`, each with its own split into decoded and exact keys and values."""
+    """Queries `[start, stop)` of a call at `offset`, each with its own split into decoded and exact keys
+    and values."""
     start, stop, offset = span
     end = offset + stop
     batch, q_heads, length, head_dim = query.shape
@@ -230,7 +241,8 @@ def _mixed(
 
 
 def _softmax(scores: Tensor, sink_logits: Tensor | None) -> Tensor:
-    """Softmax over keys of `[B, H, ratio, Q, T]`, sink logits `[Hq]` taking part without a value; rows without keys give zeros."""
+    """Softmax over keys of `[B, H, ratio, Q, T]`, sink logits `[Hq]` taking part without a value; rows
+    without keys give zeros."""
     if sink_logits is not None:
         batch, heads, ratio, length, _ = scores.shape
         sinks = sink_logits.to(scores.dtype).view(1, heads, ratio, 1, 1).expand(batch, -1, -1, length, 1)
@@ -249,10 +261,11 @@ def simulate(
 ) -> Iterator[Simulation]:
     """Inside, `model(ids)` returns what decoding token by token through the packed cache would have returned.
 
-    `prefill=P`: the first P tokens came in one call, the rest one by one. `calls=[…]` instead gives the sizes of several prompt calls.
-    `prefill_reads="final"`: the first call attends to what the store ends up holding. The model may be called with the whole sequence, or
-    with a tail and a plain `DynamicCache` that holds exact keys and values of what came before. `spec` may also be a plain function
-    `x -> x̂` on `[B, H, T, D]`.
+    `prefill=P`: the first P tokens came in one call, the rest one by one. `calls=[…]` instead gives the
+    sizes of several prompt calls. `prefill_reads="final"`: the first call attends to what the store ends up
+    holding. The model may be called with the whole sequence, or with a tail and a plain `DynamicCache` that
+    holds exact keys and values of what came before. `spec` may also be a plain function `x -> x̂` on `[B,
+    H, T, D]`.
     """
     if prefill_reads not in ("exact", "final"):
         raise QuantKVError(f"prefill_reads {prefill_reads!r}; legal: exact, final")
@@ -273,7 +286,8 @@ def simulate(
 
 
 def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
-    """Arguments of `simulate` for a prefill named as in the protocol: exact, final, stream or chunk:N, for a prompt of `context`."""
+    """Arguments of `simulate` for a prefill named as in the protocol: exact, final, stream or chunk:N, for
+    a prompt of `context`."""
     if prefill == "exact":
         return {"prefill": context}
     if prefill == "final":

@@ -1,4 +1,5 @@
-"""Store: append-only packed memory of one layer. Knows pages, tables, truncation and bytes; knows no method."""
+"""Store: append-only packed memory of one layer. Knows pages, tables, truncation and bytes; knows no
+method."""
 
 from quantkv.store.layout import PageLayout, page_layout
 from quantkv.store.tensor import TensorStore

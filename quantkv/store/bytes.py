@@ -22,7 +22,8 @@ def tensor_nbytes(
     dtype: torch.dtype,
     pads: Sequence[int] | None = None,
 ) -> int:
-    """Bytes that a `TensorStore` holds after `length` tokens were appended to `rows` rows, without forks or roll-backs:
+    """Bytes that a `TensorStore` holds after `length` tokens were appended to `rows` rows, without forks or
+    roll-backs:
 
         rows · heads · head_dim · itemsize · (sinks + recent + flush + reserve)  +  slabs of whole pages
     """

@@ -1,7 +1,9 @@
-"""How a page's fields lie in its record, and how many pages are allocated: everything that decides bytes, as pure functions.
+"""How a page's fields lie in its record, and how many pages are allocated: everything that decides bytes,
+as pure functions.
 
-A page is one fixed byte record of one layer and one row, keys and values apart. It holds as many tokens as make at least 4 KiB of
-data per head (the codec's group and 32 times a power of two), because smaller pieces read well below streaming speed.
+A page is one fixed byte record of one layer and one row, keys and values apart. It holds as many tokens as
+make at least 4 KiB of data per head (the codec's group and 32 times a power of two), because smaller pieces
+read well below streaming speed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ TOKEN_MULTIPLE = 32
 ALIGNMENT = 64
 """Fields start at cache-line boundaries, so that kernels may load them aligned."""
 GROWTH = 8
-"""A new slab holds one page per row until this many exist, then one eighth of what is allocated: slack stays below 1/8."""
+"""A new slab holds one page per row until this many exist, then one eighth of what is allocated: slack
+stays below 1/8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,12 @@ class PageLayout:
         return 8 * self.record_bytes / (self.page_tokens * self.num_heads * self.head_dim)
 
     def views(self, slab: Tensor) -> dict[str, Tensor]:
-        """The fields of all pages of a slab `[slots, record_bytes]` as `[slots, heads, entries, width]` views."""
+        """The fields of all pages of a slab `[slots, record_bytes]` as `[slots, heads, entries, width]`
+        views."""
         return {
-            f.name: slab[:, at : at + f.nbytes(self.page_tokens)].view(f.dtype).unflatten(1, f.shape(self.page_tokens))
+            f.name: slab[:, at : at + f.nbytes(self.page_tokens)]
+            .view(f.dtype)
+            .unflatten(1, f.shape(self.page_tokens))
             for f, at in zip(self.fields, self.offsets, strict=True)
         }
 

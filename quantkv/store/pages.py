@@ -1,7 +1,7 @@
 """Packed tokens of the rows of one tensor: a table of pages per row.
 
-Full pages are immutable and shared by reference count, so select, repeat and fork move table entries only. A shared open page is copied
-when one of its owners appends.
+Full pages are immutable and shared by reference count, so select, repeat and fork move table entries only.
+A shared open page is copied when one of its owners appends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class PageStore:
         return self.pool.nbytes
 
     def fork(self) -> PageStore:
-        """A store that starts with the same tokens on the same pages; each page is freed when no fork lists it any more."""
+        """A store that starts with the same tokens on the same pages; each page is freed when no fork lists
+        it any more."""
         other = PageStore(self.codec, self.layout, len(self.tables), self.device, self.pool)
         other.used = list(self.used)
         for table in self.tables:
@@ -46,7 +47,9 @@ class PageStore:
         """The records of all listed pages `[pages, record_bytes]`, and the tables renumbered to them."""
         numbers = sorted({number for table in self.tables for number in table})
         place = {number: i for i, number in enumerate(numbers)}
-        records = torch.stack([self.pool.record(n) for n in numbers]) if numbers else self.pool.empty_records()
+        records = (
+            torch.stack([self.pool.record(n) for n in numbers]) if numbers else self.pool.empty_records()
+        )
         return records, [[place[n] for n in table] for table in self.tables]
 
     def restore(self, records: Tensor, tables: list[list[int]], used: list[int]) -> None:
@@ -63,14 +66,16 @@ class PageStore:
     @property
     def used_nbytes(self) -> int:
         """Bytes of records that hold tokens; an open page counts for its filled share."""
-        page, tokens = self.layout.page_tokens, {}
+        page = self.layout.page_tokens
+        tokens: dict[int, int] = {}
         for table, used in zip(self.tables, self.used, strict=True):
             for i, number in enumerate(table):
                 tokens[number] = max(tokens.get(number, 0), min(page, used - i * page))
         return sum(tokens.values()) * self.layout.record_bytes // page
 
     def append(self, rows: Sequence[int], x: Tensor) -> None:
-        """Encode `[len(rows), H, T, D]` and add it to `rows`, which must hold equally many tokens; T is whole groups."""
+        """Encode `[len(rows), H, T, D]` and add it to `rows`, which must hold equally many tokens; T is
+        whole groups."""
         start, length = self.used[rows[0]], x.shape[-2]
         fields = self.codec.encode(x)
         page = self.layout.page_tokens
@@ -84,7 +89,8 @@ class PageStore:
     def _write(
         self, rows: Sequence[int], index: int, span: tuple[int, int], fields: dict[str, Tensor], start: int
     ) -> None:
-        """Copy tokens `span` of the encoded `fields`, whose first token is `start`, into page `index` of `rows`."""
+        """Copy tokens `span` of the encoded `fields`, whose first token is `start`, into page `index` of
+        `rows`."""
         base = index * self.layout.page_tokens
         numbers = [self.tables[row][index] for row in rows]
         for first, last, views in self.pool.runs(numbers):
@@ -109,7 +115,9 @@ class PageStore:
         base = first * layout.page_tokens
         return out.flatten(2, 3)[:, :, start - base : stop - base]
 
-    def runs(self, rows: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+    def runs(
+        self, rows: Sequence[int], first: int, last: int
+    ) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
         """Fields of pages `[first, last)` of `rows`, as views of what lies together in memory.
 
         Pages are counted page by page, rows innermost; each item is a range of that count, and its fields.
@@ -159,7 +167,8 @@ def _release_all(pool: PagePool, tables: list[list[int]]) -> None:
 
 
 def _whole_pages(x: Tensor, low: int, rows: int) -> Iterator[tuple[int, Tensor]]:
-    """Cut pages `[n, H, P, D]`, counted from `low` with rows innermost, into blocks `[pages, rows, H, P, D]` that start at a row."""
+    """Cut pages `[n, H, P, D]`, counted from `low` with rows innermost, into blocks `[pages, rows, H, P,
+    D]` that start at a row."""
     if low % rows == 0 and len(x) % rows == 0:
         yield low, x.unflatten(0, (-1, rows))
     else:

@@ -1,6 +1,7 @@
 """The memory behind page tables: slabs of fixed records that never move, counted by reference.
 
-A pool serves one tensor (keys or values) of one layer, and every fork of it: a page lives as long as some table lists it.
+A pool serves one tensor (keys or values) of one layer, and every fork of it: a page lives as long as some
+table lists it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class PagePool:
         return torch.empty(0, self.layout.record_bytes, dtype=torch.uint8, device=self.device)
 
     def runs(self, numbers: Sequence[int]) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """Index ranges of `numbers` whose pages lie together, with their fields as `[n, heads, entries, width]` views."""
+        """Index ranges of `numbers` whose pages lie together, with their fields as `[n, heads, entries,
+        width]` views."""
         edges = set(self._first)
         starts = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1] + 1 or n in edges]
         for low, high in zip(starts, [*starts[1:], len(numbers)], strict=True):

@@ -1,7 +1,9 @@
-"""Everything one layer holds of one tensor (keys or values): sinks, packed pages and the exact tail, kept by one policy.
+"""Everything one layer holds of one tensor (keys or values): sinks, packed pages and the exact tail, kept
+by one policy.
 
-Positions are counted over the whole row, left padding included. For a row with `p` pads the order is: pads (nothing is stored), sinks
-`[p, p + S)`, packed `[p + S, p + b(n − p))`, exact after that. All lengths are host integers.
+Positions are counted over the whole row, left padding included. For a row with `p` pads the order is: pads
+(nothing is stored), sinks `[p, p + S)`, packed `[p + S, p + b(n − p))`, exact after that. All lengths are
+host integers.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class TensorStore:
         return View(self, visible, stop, self.ring, extra)
 
     def append(self, x: Tensor) -> View:
-        """Add `[B, H, T, D]`. The view that comes back shows the state before packing, with the new tokens exact."""
+        """Add `[B, H, T, D]`. The view that comes back shows the state before packing, with the new tokens
+        exact."""
         self.version += 1
         length = self.length + x.shape[-2]
         self.sinks.write(self.length, x, self.pads)
@@ -92,7 +95,8 @@ class TensorStore:
         self.length = length
         reach = length - self.window.reserve
         self._held_from = [
-            max(held, pad + self.window.boundary(reach - pad)) for held, pad in zip(self._held_from, self.pads, strict=True)
+            max(held, pad + self.window.boundary(reach - pad))
+            for held, pad in zip(self._held_from, self.pads, strict=True)
         ]
         return view
 
@@ -113,7 +117,8 @@ class TensorStore:
         return Ring((self.rows, self.heads, self.head_dim), capacity, self.dtype, self.device)
 
     def _renew_ring(self, view: View, length: int, room: int) -> None:
-        """The old ring and a long call's own tensor belong to the view; keep the newest tokens in a new ring."""
+        """The old ring and a long call's own tensor belong to the view; keep the newest tokens in a new
+        ring."""
         start = max(0, length - room)
         old, self.ring = self.ring, self._new_ring(room)
         self.ring.write(start, view.exact(start, length, old))
@@ -144,7 +149,8 @@ class TensorStore:
         return list(groups.items())
 
     def truncate(self, length: int) -> int:
-        """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones (a deep roll-back)."""
+        """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones
+        (a deep roll-back)."""
         self.version += 1
         if self._room(length) > self.ring.capacity:
             self._resize_ring(self._room(length))
@@ -183,7 +189,8 @@ class TensorStore:
         self._resize_ring(self._room(self.length))
 
     def fork(self) -> TensorStore:
-        """A store with the same tokens: pages are shared until one of the two appends to them, the exact tokens are copied."""
+        """A store with the same tokens: pages are shared until one of the two appends to them, the exact
+        tokens are copied."""
         other = copy.copy(self)
         other.pages = self.pages.fork()
         other.ring, other.sinks = self.ring.clone(), self.sinks.clone()

@@ -22,7 +22,8 @@ SPAN_TOKENS = 2048
 
 
 class View:
-    """`visible[row]` packed tokens of each row are read decoded, everything after them exact. `stop` tokens in all."""
+    """`visible[row]` packed tokens of each row are read decoded, everything after them exact. `stop` tokens
+    in all."""
 
     def __init__(
         self, store: TensorStore, visible: list[int], stop: int, ring: Ring, extra: Tensor | None
@@ -42,7 +43,8 @@ class View:
         return View(self.store, visible, self.stop, self._ring, self._extra)
 
     def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros where padding."""
+        """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros where
+        padding."""
         self._check()
         dtype = dtype or self.store.dtype
         groups, (rows, heads, _, head_dim) = self.store.row_groups(), self.shape
@@ -65,7 +67,8 @@ class View:
         return sorted({0, min(first, self.stop), *before, *inside, *tail, self.stop})
 
     def exact(self, start: int, stop: int, ring: Ring) -> Tensor:
-        """Exact values of positions after the sinks, from the ring and the running call's own tensor: `[B, H, T, D]`."""
+        """Exact values of positions after the sinks, from the ring and the running call's own tensor: `[B,
+        H, T, D]`."""
         parts = []
         if start < self._extra_from:
             parts.append(ring.read(start, min(stop, self._extra_from)))
@@ -83,7 +86,11 @@ class View:
         parts = []
         if start < pad:
             _, heads, _, head_dim = self.shape
-            parts.append(torch.zeros(len(rows), heads, min(stop, pad) - start, head_dim, dtype=dtype, device=store.device))
+            parts.append(
+                torch.zeros(
+                    len(rows), heads, min(stop, pad) - start, head_dim, dtype=dtype, device=store.device
+                )
+            )
         low, high = max(start, pad), min(stop, first)
         if low < high:
             parts.append(store.sinks.buffer[members, :, low - pad : high - pad].to(dtype))
@@ -98,5 +105,6 @@ class View:
     def _check(self) -> None:
         if self._version != self.store.version:
             raise QuantKVError(
-                "these keys or values belong to an earlier state of the cache: read them before its next update, crop or reorder"
+                "these keys or values belong to an earlier state of the cache: read them before its next "
+                "update, crop or reorder"
             )

@@ -11,9 +11,12 @@ from torch import Tensor
 
 
 class Ring:
-    """The newest tokens of all rows; position `j` lies at slot `j mod capacity`, so appending never moves anything."""
+    """The newest tokens of all rows; position `j` lies at slot `j mod capacity`, so appending never moves
+    anything."""
 
-    def __init__(self, shape: tuple[int, int, int], capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         """`shape` is (rows, heads, head_dim)."""
         rows, heads, head_dim = shape
         self.capacity = capacity
@@ -50,7 +53,9 @@ class Ring:
 class Sinks:
     """The first real tokens of each row, exact for good."""
 
-    def __init__(self, shape: tuple[int, int, int], count: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], count: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         rows, heads, head_dim = shape
         self.count = count
         self.buffer = torch.empty(rows, heads, count, head_dim, dtype=dtype, device=device)
