@@ -86,8 +86,13 @@ class QuantizedCache(DynamicCache):
         self._pads = None
         return super().get_mask_sizes(query_length, layer_idx)
 
+    @property
+    def awaits_padding(self) -> bool:
+        """Whether some row has no real token yet: its left padding may still grow."""
+        return any(layer.awaits_padding for layer in self.quantized_layers)
+
     def set_padding(self, pads: list[int]) -> None:
-        """Left padding of each row, for the first update of an empty cache."""
+        """Left padding of each row, for the update that follows; it counts for rows without a real token."""
         self._pads = pads
 
     def _take_pads(self) -> list[int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class Simulator(Protocol):
         causal: bool,
         **options: Any,
     ) -> Tensor | None: ...
-    def set_padding(self, pads: list[int]) -> None: ...
+    def set_padding(self, pads: list[int] | None) -> None: ...
 
 
 SIMULATION: ContextVar[Simulator | None] = ContextVar("quantkv_simulation", default=None)
@@ -60,21 +60,19 @@ def register() -> None:
 
 
 def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells an empty cache the rows'
-    left padding."""
+    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells a cache its left padding."""
     padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
-    if simulation is not None and isinstance(padding, Tensor) and padding.dim() == 2:
-        simulation.set_padding(leading_zeros(padding))
+    if simulation is not None:
+        simulation.set_padding(leading_zeros(padding) if _is_padding(padding) else None)
     asked = ASKED_FOR_MASK.get()
     cache = asked() if asked is not None else None
-    if (
-        cache is not None
-        and isinstance(padding, Tensor)
-        and padding.dim() == 2
-        and cache.get_seq_length() == 0
-    ):
+    if cache is not None and _is_padding(padding) and cache.awaits_padding:
         cache.set_padding(leading_zeros(padding))
     return sdpa_mask(*args, **kwargs)
+
+
+def _is_padding(mask: Any) -> TypeGuard[Tensor]:
+    return isinstance(mask, Tensor) and mask.dim() == 2
 
 
 def leading_zeros(mask: Tensor) -> list[int]:

@@ -89,6 +89,9 @@ class QuantizedLayer(DynamicLayer):
             raise QuantKVError("a quantized cache carries no gradients: run under torch.no_grad()")
         if first:
             self._begin(key_states, value_states, kwargs.get("kwargs") or {})
+        elif self.awaits_padding and (pads := self._known_pads()) is not None:
+            for store in self.stores:
+                store.extend_padding(pads)
         assert self.key_store is not None and self.value_store is not None
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
         if first and self.prefill == "exact":
@@ -131,6 +134,11 @@ class QuantizedLayer(DynamicLayer):
         self.padding_source = "none"
         return [0] * rows
 
+    @property
+    def awaits_padding(self) -> bool:
+        """Whether some row has seen nothing but padding."""
+        return self.key_store is None or max(self.key_store.pads) >= self.key_store.length
+
     def get_seq_length(self, *args: Any) -> int:
         return 0 if self.key_store is None else self.key_store.length
 
@@ -165,6 +173,8 @@ class QuantizedLayer(DynamicLayer):
         self._select([row for row in range(self._rows) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        if not self.stores:
+            return
         rows = torch.arange(self._rows)[indices.cpu() if isinstance(indices, Tensor) else indices]
         self._select(rows.tolist())
 

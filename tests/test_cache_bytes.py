@@ -50,7 +50,7 @@ def test_bytes_of_one_token_at_a_time_equal_those_of_one_call(text: str) -> None
 def test_bytes_by_hand() -> None:
     """int4-head, 2 layers, 2 rows, 2 heads of 32 channels in float32, 300 tokens.
 
-    Exact: 4 sinks + 64 recent + 32 flush + 32 reserve tokens. Packed: 32 · floor((300 − 68) / 32) = 224 tokens,
+    Exact: 4 sinks + 64 recent + 32 flush + 32 reserve tokens. Packed: 32 · floor((300 − 68) / 32) = 224,
     one page of 256: per head 256 · 16 bytes of codes and 256 · 4 of scale and zero.
     """
     cache = QuantizedCache(config(), "int4-head")

@@ -79,7 +79,7 @@ class Simulation:
     def packed_read_fraction(self) -> float:
         return self.packed_pairs / self.pairs if self.pairs else 0.0
 
-    def set_padding(self, pads: list[int]) -> None:
+    def set_padding(self, pads: list[int] | None) -> None:
         self.pads = pads
 
     def attend(

@@ -148,6 +148,15 @@ class TensorStore:
             groups.setdefault(pad, []).append(row)
         return list(groups.items())
 
+    def extend_padding(self, pads: Sequence[int]) -> None:
+        """Padding as known now, for rows that hold nothing else yet: prompts in chunks shorter than it."""
+        if len(pads) != self.rows:
+            return
+        self.version += 1
+        for row, pad in enumerate(pads):
+            if self.length <= self.pads[row] < pad:
+                self.pads[row], self._held_from[row] = pad, pad + self.window.sinks
+
     def truncate(self, length: int) -> int:
         """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones
         (a deep roll-back)."""
@@ -158,6 +167,9 @@ class TensorStore:
         for row, pad in enumerate(self.pads):
             deep += self._truncate_row(row, pad, min(length, self.length))
         self.length = min(length, self.length)
+        for row, pad in enumerate(self.pads):
+            if pad > self.length:  # the row begins anew: what follows may be real
+                self.pads[row], self._held_from[row] = self.length, self.length + self.window.sinks
         return deep
 
     def _truncate_row(self, row: int, pad: int, length: int) -> int:
