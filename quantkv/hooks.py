@@ -182,7 +182,7 @@ def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedMod
     """
     spec = parse_spec(spec)
     QuantizedCache(model.config, spec)  # fails here, before anything is changed
-    generate, names = model.generate, ("cache", "past_key_values")
+    before, generate, names = vars(model).get("generate"), model.generate, ("cache", "past_key_values")
 
     def with_cache(*args: Any, **kwargs: Any) -> Any:
         if all(kwargs.get(name) is None for name in names):
@@ -194,4 +194,7 @@ def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedMod
         try:
             yield model
         finally:
-            del model.generate
+            if before is None:
+                del model.generate
+            else:  # inside another `use`
+                model.generate = before  # type: ignore[method-assign]
