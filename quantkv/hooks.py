@@ -197,4 +197,4 @@ def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedMod
             if before is None:
                 del model.generate
             else:  # inside another `use`
-                model.generate = before  # type: ignore[method-assign]
+                model.generate = before
