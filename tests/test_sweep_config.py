@@ -93,7 +93,7 @@ def test_scalars_stand_for_lists_of_one_and_doubles_count_once() -> None:
         ),
         (
             {"memory": {"zz": 1}},
-            "s.yaml: memory.zz: unknown setting; legal here: isolate, phases, formats",
+            "s.yaml: memory.zz: unknown setting; legal here: isolate, phases, workers, formats",
         ),
         ({"schema": 2}, "s.yaml: schema: 2 is not one of 1"),
         (

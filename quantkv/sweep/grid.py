@@ -70,7 +70,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Block:
-    """Cells that share a prefill and a reference, or a baseline; missing ones are measured together."""
+    """Cells that share a prefill and a reference, a baseline, or a turn; missing ones are run together."""
 
     cells: tuple[Cell, ...]
 
@@ -146,7 +146,7 @@ def _speed(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
 
 def _memory(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
     assert sweep.memory is not None
-    protocol = sweep.memory.model_dump(mode="json", exclude={"formats"}) | {"steps": MEMORY_STEPS}
+    protocol = sweep.memory.model_dump(mode="json", exclude={"formats", "workers"}) | {"steps": MEMORY_STEPS}
     return _arms(sweep, model, "memory", protocol, formats(sweep, sweep.memory.formats))
 
 
@@ -178,5 +178,4 @@ def _distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def _group(cell: Cell) -> Any:
-    shared = (cell.kind, cell.model.model_dump_json(), cell.context, cell.batch, cell.seed, cell.prefill)
-    return shared if cell.kind != "memory" else (*shared, cell.spec_string)
+    return cell.kind, cell.model.model_dump_json(), cell.context, cell.batch, cell.seed, cell.prefill

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import time
 from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from quantkv.sweep.grid import BASELINE, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.results import Row
 from quantkv.sweep.runner import OnArm, Result, Step
+from quantkv.sweep.workers import measure_memory
 
 CODEC_VERSION = 1
 """Goes up when a codec stores other codes for the same input, so that older rows are measured again."""
@@ -69,7 +70,7 @@ class LocalSession:
         facts |= {"metrics": METRIC_VERSIONS[cell.kind]}
         if cell.kind == "quality":
             return facts | {"tokens": self._digest(cell)}
-        return facts | {"threads": self._threads, "machine": self._machine}
+        return facts | {"threads": self._threads(cell.kind), "machine": self._machine}
 
     def check(self, cell: Cell) -> None:
         check_supported(self.config, self.entry, cell.spec)
@@ -102,38 +103,39 @@ class LocalSession:
             rounds=speed.rounds,
             block=speed.block,
             fill=speed.fill,
-            threads=self._threads,
+            threads=self._threads("speed"),
             seed=head.seed,
             on_arm=lambda label, result: on_arm(by_label[label], result),
             progress=step,
         )
 
     def memory(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
-        """Each cell loads its own copy in a fresh process; ours goes first, so that two need not fit.
+        """Each cell loads its own copy in a fresh process; ours goes first, so that there is room."""
+        self._drop_model()
+        assert self.sweep.memory is not None
+        measure_memory(cells, self._memory_cell, on_arm, self.sweep.memory.workers)
 
-        The worker picks the attention: the fused one for formats, the stock one for the baseline.
-        """
-        for cell in cells:
-            ids = self._sample(cell.batch * (cell.context + MEMORY_STEPS), cell.seed)
-            self._drop_model()
-            begin = time.perf_counter()
-            sections = memory_cell(
-                {"name": self.entry.id, **options(self.entry), "attn": None},
-                cell.spec or BASELINE,
-                context=cell.context,
-                batch=cell.batch,
-                steps=MEMORY_STEPS,
-                ids=ids,
-                timeout=self.sweep.run.cell_timeout,
-                phases=cell.protocol["phases"],
-                threads=self._threads,
-            )
-            on_arm(cell, {"status": "ok", **sections, "seconds": time.perf_counter() - begin})
+    def _memory_cell(self, cell: Cell) -> Mapping[str, Any]:
+        """The worker picks the attention: the fused one for formats, the stock one for the baseline."""
+        return memory_cell(
+            {"name": self.entry.id, **options(self.entry), "attn": None},
+            cell.spec or BASELINE,
+            context=cell.context,
+            batch=cell.batch,
+            steps=MEMORY_STEPS,
+            ids=self._sample(cell.batch * (cell.context + MEMORY_STEPS), cell.seed),
+            timeout=self.sweep.run.cell_timeout,
+            phases=cell.protocol["phases"],
+            threads=self._threads("memory"),
+        )
 
     def row(self, cell: Cell, result: Result, key: str) -> Row:
+        seconds = result.get("seconds") or 0.0
+        started = datetime.now(timezone.utc) - timedelta(seconds=seconds)
         made = provenance(self.device)
         made |= {name: self.identity[name] for name in ("weights", "revision", "fingerprint")}
-        made["seconds"] = round(result.get("seconds") or 0.0, 3)
+        made |= {"threads": self._threads(cell.kind), "seconds": round(seconds, 3)}
+        made |= {"started": started.isoformat(timespec="seconds")}
         return build_row(
             cell.kind,
             cell.requested(),
@@ -160,8 +162,8 @@ class LocalSession:
         protocol = dict(cell.protocol)
         if cell.kind == "quality":
             protocol["text_sha256"] = self.text.sha256
-        if cell.kind == "speed":
-            protocol["threads"] = self._threads
+        else:
+            protocol["threads"] = self._threads(cell.kind)
         return protocol
 
     @cached_property
@@ -193,10 +195,12 @@ class LocalSession:
             return torch.randint(self.config.get_text_config().vocab_size, (length,), generator=generator)
         return self._ids.repeat(-(-length // len(self._ids)))[:length]
 
-    @property
-    def _threads(self) -> int:
-        asked = self.sweep.speed.threads if self.sweep.speed else None
-        return asked or torch.get_num_threads()
+    def _threads(self, kind: str) -> int:
+        """The threads of torch: as asked for speed, shared out among the workers for memory."""
+        if kind == "speed" and self.sweep.speed and self.sweep.speed.threads:
+            return self.sweep.speed.threads
+        workers = self.sweep.memory.workers if kind == "memory" and self.sweep.memory else 1
+        return max(1, torch.get_num_threads() // workers)
 
     @cached_property
     def _machine(self) -> dict[str, Any]:
