@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.layer import QuantizedLayer
+from quantkv.sliding import QuantizedSlidingLayer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
 from quantkv.store.layout import page_layout
@@ -61,12 +62,18 @@ class QuantizedCache(DynamicCache):
 
     def _replace(self, index: int, layer: Any, shape: tuple[int, int]) -> None:
         spec = self.spec.for_layer(index, len(self.layers))
-        if type(layer) is not DynamicLayer:
-            self._reasons[index] = f"{type(layer).__name__} keeps its own exact state"
+        slides = type(layer) is DynamicSlidingWindowLayer
+        if type(layer) is not DynamicLayer and not (slides and spec.sliding):
+            self._reasons[index] = _why_exact(layer)
             return
         for tensor in (spec.key, spec.value):
             page_layout(tensor.build(), *shape, torch.float32)
-        self.layers[index] = QuantizedLayer(spec, prefill=self.prefill, pads=self._take_pads)
+        options: dict[str, Any] = {"prefill": self.prefill, "pads": self._take_pads}
+        self.layers[index] = (
+            QuantizedSlidingLayer(spec, layer.sliding_window, **options)
+            if slides
+            else QuantizedLayer(spec, **options)
+        )
 
     @property
     def quantized_layers(self) -> list[QuantizedLayer]:
@@ -243,6 +250,12 @@ class QuantizedCache(DynamicCache):
             "materialized": sum(s.materialized for s in layer.stores),
             "padding_from": layer.padding_source,
         }
+
+
+def _why_exact(layer: Any) -> str:
+    if isinstance(layer, DynamicSlidingWindowLayer):
+        return f"sliding window of {layer.sliding_window}, bounded already (+sliding packs it)"
+    return f"{type(layer).__name__} keeps its own exact state"
 
 
 def _fork_layer(layer: Any, cache: QuantizedCache) -> Any:

@@ -221,6 +221,7 @@ class QuantizedLayer(DynamicLayer):
                 length=s.length,
                 dtype=s.dtype,
                 pads=s.pads,
+                span=s.span,
             )
             for s in self.stores
         )

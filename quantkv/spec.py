@@ -7,8 +7,9 @@
 Parts are joined by `+`. A tensor part is `<codec>-<sharing>@<options>`, options joined by dots: `g32`
 (group), `sym`, `fp16|bf16|fp32` (dtype of scale and zero), `near` (round metadata to nearest, as published
 schemes do). `rN` recent and `fN` flush may follow either tensor: given twice, each belongs to the tensor it
-follows; given once at the end, it holds for both. `sN` sinks, `kN` roll-back reserve, `qN` keep everything
-exact until N tokens are cached, `lA-B.` before a part sets it for layers A to B (negative from the end).
+follows; given once at the end, it holds for both. `sN` sinks, `kN` roll-back reserve, `qN` keeps everything
+exact until N tokens are cached, `sliding` packs layers with a sliding window too, `lA-B.` before a part
+sets it for layers A to B (negative from the end).
 """
 
 from __future__ import annotations
@@ -156,8 +157,8 @@ class LayerRange:
 class CacheSpec:
     """A whole cache format: keys, values, sinks, roll-back reserve, per-layer overrides (later ones win).
 
-    With `quantize_after` N everything stays exact until more than N tokens are cached, and is packed at
-    once then.
+    With `quantize_after` N everything stays exact until more than N tokens are cached, and is packed at once
+    then. With `sliding` layers with a sliding window are quantized too; they stay exact otherwise.
     """
 
     key: TensorSpec
@@ -165,6 +166,7 @@ class CacheSpec:
     sinks: int = DEFAULT_SINKS
     reserve: int = DEFAULT_RESERVE
     quantize_after: int = 0
+    sliding: bool = False
     layers: tuple[tuple[LayerRange, CacheSpec], ...] = ()
 
     def __post_init__(self) -> None:

@@ -78,6 +78,8 @@ def _collect(text: str) -> _Parts:
         elif part[:2] in ("k.", "v."):
             current = part[0]
             _once(parts.tensors, current, part[2:], text)
+        elif part == "sliding":
+            _once(parts.numbers, ("", part), 1, text)
         elif match := _POLICY.fullmatch(part):
             owner = current if match[1] in "rf" else ""
             _once(parts.numbers, (owner, match[1]), int(match[2]), text)
@@ -138,6 +140,7 @@ def _published(preset: CacheSpec, numbers: dict[tuple[str, str], int]) -> CacheS
         sinks=numbers.get(("", "s"), preset.sinks),
         reserve=numbers.get(("", "k"), preset.reserve),
         quantize_after=numbers.get(("", "q"), 0),
+        sliding=("", "sliding") in numbers,
     )
 
 
@@ -152,6 +155,7 @@ def _from_tensors(parts: _Parts, defaults: _Defaults, text: str) -> CacheSpec:
         sinks=parts.numbers.get(("", "s"), 0 if raw else defaults.sinks),
         reserve=parts.numbers.get(("", "k"), DEFAULT_RESERVE),
         quantize_after=parts.numbers.get(("", "q"), 0),
+        sliding=("", "sliding") in parts.numbers,
     )
 
 
@@ -235,6 +239,7 @@ def format_spec(spec: CacheSpec) -> str:
     parts += [f"s{spec.sinks}"] if spec.sinks != default_sinks else []
     parts += [f"k{spec.reserve}"] if spec.reserve != DEFAULT_RESERVE else []
     parts += [f"q{spec.quantize_after}"] if spec.quantize_after else []
+    parts += ["sliding"] if spec.sliding else []
     for where, override in spec.layers:
         parts += [f"l{where}.{part}" for part in str(override).split("+")]
     return "+".join(parts)

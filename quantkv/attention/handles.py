@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from quantkv.store import View
+from quantkv.store import Since, View
 
 _METADATA = {
     getattr(Tensor, name).__get__
@@ -44,10 +44,10 @@ _METADATA = {
 class KVHandle(Tensor):
     """Keys or values `[B, H, T, D]` behind a view. `kv` reads them; `materialize()` decodes all of them."""
 
-    kv: View
+    kv: View | Since
 
     @staticmethod
-    def __new__(cls, view: View) -> KVHandle:
+    def __new__(cls, view: View | Since) -> KVHandle:
         handle = Tensor._make_wrapper_subclass(
             cls, view.shape, dtype=view.store.dtype, device=view.store.device
         )

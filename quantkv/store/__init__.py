@@ -3,6 +3,6 @@ method."""
 
 from quantkv.store.layout import PageLayout, page_layout
 from quantkv.store.tensor import TensorStore
-from quantkv.store.view import View
+from quantkv.store.view import Since, View
 
-__all__ = ["PageLayout", "TensorStore", "View", "page_layout"]
+__all__ = ["PageLayout", "Since", "TensorStore", "View", "page_layout"]

@@ -8,7 +8,7 @@ import torch
 
 from quantkv.codecs import Codec
 from quantkv.policy import Window
-from quantkv.store.layout import allocated_pages, page_layout
+from quantkv.store.layout import allocated_pages, page_layout, windowed_pages
 
 
 def tensor_nbytes(
@@ -21,15 +21,19 @@ def tensor_nbytes(
     length: int,
     dtype: torch.dtype,
     pads: Sequence[int] | None = None,
+    span: int | None = None,
 ) -> int:
     """Bytes that a `TensorStore` holds after `length` tokens were appended to `rows` rows, without forks or
-    roll-backs:
+    roll-backs
+    (`span`: where only that many last tokens are kept):
 
         rows · heads · head_dim · itemsize · (sinks + recent + flush + reserve)  +  slabs of whole pages
     """
     room = window.sinks + window.capacity_at(length, max(pads or [0]))
     exact = rows * num_heads * head_dim * dtype.itemsize * room
     layout = page_layout(codec, num_heads, head_dim, dtype)
-    pages = sum(-(-window.packed(length - pad) // layout.page_tokens) for pad in pads or [0] * rows)
-    slots = rows * allocated_pages(-(-pages // rows))
+    needed = [-(-window.packed(length - pad) // layout.page_tokens) for pad in pads or [0] * rows]
+    if span is not None:
+        needed = [windowed_pages(max(needed), window, span, layout.page_tokens)] * rows
+    slots = rows * allocated_pages(-(-sum(needed) // rows))
     return exact + slots * layout.record_bytes

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from quantkv.codecs import Codec, Field
+from quantkv.policy import Window
 
 PAGE_BYTES_PER_HEAD = 4096
 TOKEN_MULTIPLE = 32
@@ -68,6 +69,13 @@ def _page_tokens(fields: tuple[Field, ...], num_heads: int, group: int) -> int:
     per_token_head = sum(f.nbytes(multiple) for f in fields if f.tokens == 1) / (multiple * num_heads)
     least = math.ceil(PAGE_BYTES_PER_HEAD / per_token_head / multiple)
     return multiple * 2 ** math.ceil(math.log2(max(1, least)))
+
+
+def windowed_pages(pages: int, window: Window, span: int | None, page_tokens: int) -> int:
+    """Pages per row that are live at most when only the last `span` tokens and the reserve are ever read."""
+    if span is None:
+        return pages
+    return min(pages, -(-(span + 2 * window.reserve + 2) // page_tokens) + 1)
 
 
 def next_slab_pages(pages_per_row: int) -> int:

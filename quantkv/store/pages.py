@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quantkv.codecs import Codec
 from quantkv.store.layout import PageLayout
-from quantkv.store.pool import PagePool
+from quantkv.store.pool import GONE, PagePool
 
 
 class PageStore:
@@ -45,8 +45,8 @@ class PageStore:
 
     def state(self) -> tuple[Tensor, list[list[int]]]:
         """The records of all listed pages `[pages, record_bytes]`, and the tables renumbered to them."""
-        numbers = sorted({number for table in self.tables for number in table})
-        place = {number: i for i, number in enumerate(numbers)}
+        numbers = sorted({number for table in self.tables for number in table} - {GONE})
+        place = {number: i for i, number in enumerate(numbers)} | {GONE: GONE}
         records = (
             torch.stack([self.pool.record(n) for n in numbers]) if numbers else self.pool.empty_records()
         )
@@ -57,7 +57,7 @@ class PageStore:
         numbers = self.pool.take(len(records))
         for number, record in zip(numbers, records, strict=True):
             self.pool.record(number).copy_(record)
-        self.tables[:] = [[numbers[i] for i in table] for table in tables]
+        self.tables[:] = [[GONE if i == GONE else numbers[i] for i in table] for table in tables]
         for table in self.tables:
             self.pool.retain(table)
         self.pool.release(numbers)
@@ -70,7 +70,8 @@ class PageStore:
         tokens: dict[int, int] = {}
         for table, used in zip(self.tables, self.used, strict=True):
             for i, number in enumerate(table):
-                tokens[number] = max(tokens.get(number, 0), min(page, used - i * page))
+                if number != GONE:
+                    tokens[number] = max(tokens.get(number, 0), min(page, used - i * page))
         return sum(tokens.values()) * self.layout.record_bytes // page
 
     def append(self, rows: Sequence[int], x: Tensor) -> None:
@@ -123,6 +124,13 @@ class PageStore:
         Pages are counted page by page, rows innermost; each item is a range of that count, and its fields.
         """
         return self.pool.runs([self.tables[row][index] for index in range(first, last) for row in rows])
+
+    def drop(self, row: int, pages: int) -> None:
+        """Give up the first `pages` pages of a row, and never store those it has not reached."""
+        table = self.tables[row]
+        self.pool.release(table[:pages])
+        table[:pages] = [GONE] * pages
+        self.used[row] = max(self.used[row], pages * self.layout.page_tokens)
 
     def truncate(self, row: int, tokens: int) -> None:
         """Forget all but the first `tokens` tokens of a row."""

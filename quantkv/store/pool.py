@@ -15,6 +15,10 @@ from torch import Tensor
 from quantkv.store.layout import PageLayout, next_slab_pages
 
 
+GONE = -1
+"""The place of a page in a table once its tokens are out of reach."""
+
+
 class PagePool:
     """Pages by number, counted across slabs. `unit` pages (one per row) are added at a time."""
 
@@ -30,6 +34,11 @@ class PagePool:
     def nbytes(self) -> int:
         return sum(slab.untyped_storage().nbytes() for slab in self.slabs)
 
+    def ensure(self, pages_per_row: int) -> None:
+        """Allocate as much as `pages_per_row` pages of every row need."""
+        while len(self._refs) < pages_per_row * self.unit:
+            self._grow()
+
     def take(self, count: int) -> list[int]:
         """`count` unused pages, each with one owner."""
         while len(self._free) < count:
@@ -42,11 +51,14 @@ class PagePool:
     def retain(self, numbers: Iterable[int]) -> None:
         """One more owner for each page."""
         for number in numbers:
-            self._refs[number] += 1
+            if number != GONE:
+                self._refs[number] += 1
 
     def release(self, numbers: Iterable[int]) -> None:
         """One owner less; pages without owners are used again."""
         for number in numbers:
+            if number == GONE:
+                continue
             self._refs[number] -= 1
             if self._refs[number] == 0:
                 self._free.append(number)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
-from quantkv.store.layout import page_layout
+from quantkv.store.layout import page_layout, windowed_pages
 from quantkv.store.pages import PageStore
 from quantkv.store.view import View
 from quantkv.store.window import Ring, Sinks
@@ -47,6 +47,7 @@ class TensorStore:
         self.ring = Ring(shape, window.capacity_at(0), dtype, device)
         self.sinks = Sinks(shape, window.sinks, dtype, device)
         self.pads = list(pads or [0] * rows)
+        self.span: int | None = None
         self.length = 0
         self.version = 0
         self.materialized = 0
@@ -147,6 +148,17 @@ class TensorStore:
         for row, pad in enumerate(self.pads):
             groups.setdefault(pad, []).append(row)
         return list(groups.items())
+
+    def evict(self, before: int, length: int) -> None:
+        """Positions below `before` will never be read again once `length` tokens are held: free their pages."""
+        page = self.pages.layout.page_tokens
+        for row, pad in enumerate(self.pads):
+            packed = self.packed(row, length)
+            pages = min(before - pad - self.window.sinks, packed) // page
+            if pages > 0:
+                self.pages.drop(row, pages)
+        packed = max(self.packed(row, length) for row in range(self.rows))
+        self.pages.pool.ensure(windowed_pages(-(-packed // page), self.window, self.span, page))
 
     def extend_padding(self, pads: Sequence[int]) -> None:
         """Padding as known now, for rows that hold nothing else yet: prompts in chunks shorter than it."""

@@ -108,3 +108,22 @@ class View:
                 "these keys or values belong to an earlier state of the cache: read them before its next "
                 "update, crop or reorder"
             )
+
+
+class Since:
+    """A view without its first `start` positions: what a layer with a sliding window shows."""
+
+    def __init__(self, view: View, start: int) -> None:
+        self._view, self._start = view, start
+        self.store, self.visible, self.stop = view.store, view.visible, view.stop - start
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        rows, heads, _, head_dim = self._view.shape
+        return rows, heads, self.stop, head_dim
+
+    def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
+        return self._view.read(start + self._start, stop + self._start, dtype)
+
+    def edges(self) -> list[int]:
+        return sorted({max(0, edge - self._start) for edge in self._view.edges()})

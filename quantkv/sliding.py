@@ -1,0 +1,88 @@
+"""A quantized layer with a sliding window: packed pages are given up once no query can reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quantkv.attention import KVHandle
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.layer import QuantizedLayer
+from quantkv.spec import CacheSpec
+from quantkv.store import Since
+
+
+class QuantizedSlidingLayer(QuantizedLayer):
+    """Keys and values of the last `sliding_window − 1` tokens, and as many more as the roll-back reserve needs.
+
+    There are no sinks: the first tokens leave the window like all others.
+    """
+
+    is_sliding = True
+
+    def __init__(
+        self,
+        spec: CacheSpec,
+        sliding_window: int,
+        *,
+        prefill: str = "exact",
+        pads: Callable[[], list[int] | None] | None = None,
+    ) -> None:
+        if prefill != "exact":
+            raise UnsupportedError("a quantized sliding window has no prefill='final'")
+        super().__init__(replace(spec, sinks=0), pads=pads)
+        self.sliding_window = sliding_window
+        self._sliding_window_tensor = torch.tensor(sliding_window)
+
+    def lazy_initialization(
+        self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None
+    ) -> None:
+        super().lazy_initialization(key_states, value_states, pads)
+        for store in self.stores:
+            store.span = self.sliding_window - 1
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add `[B, H, T, D]`; returns the window before this call and the call's own tokens."""
+        seen, new = self.get_seq_length(), key_states.shape[-2]
+        start = max(0, seen - self.sliding_window + 1)
+        if not seen:
+            self._begin(key_states, value_states, kwargs.get("kwargs") or {})
+        long = new > self._reserve + 1
+        past = [s.view().read(start, seen) for s in self.stores] if seen and long else None
+        for store in self.stores:
+            store.evict((seen + new if long else seen) - self.sliding_window + 1 - self._reserve, seen + new)
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        if past is not None:  # pages that the window has left are free already: a long call reads a copy
+            return torch.cat([past[0], key_states], -2), torch.cat([past[1], value_states], -2)
+        if isinstance(keys, KVHandle) and isinstance(values, KVHandle):
+            return self._since(keys, start), self._since(values, start)
+        return keys, values
+
+    @staticmethod
+    def _since(handle: KVHandle, start: int) -> KVHandle:
+        assert not isinstance(handle.kv, Since)
+        return KVHandle(Since(handle.kv, start))
+
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        length, _ = super().get_mask_sizes(query_length)
+        start = max(0, self.get_seq_length() - self.sliding_window + 1)
+        return length - start, start
+
+    def get_max_length(self) -> int:
+        return self.sliding_window
+
+    def get_max_cache_shape(self) -> int:
+        return self.sliding_window
+
+    def crop(self, tokens_to_remove: int) -> None:
+        length = self.get_seq_length()
+        surplus = -tokens_to_remove if tokens_to_remove <= 0 else max(0, length - tokens_to_remove)
+        if surplus > self._reserve and length >= self.sliding_window:
+            raise QuantKVError(f"a sliding window can take back {self._reserve} tokens, not {surplus}")
+        super().crop(tokens_to_remove)
