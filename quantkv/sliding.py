@@ -17,7 +17,8 @@ from quantkv.store import Since
 
 
 class QuantizedSlidingLayer(QuantizedLayer):
-    """Keys and values of the last `sliding_window − 1` tokens, and as many more as the roll-back reserve needs.
+    """Keys and values of the last `sliding_window − 1` tokens, and as many more as the roll-back reserve
+    needs.
 
     There are no sinks: the first tokens leave the window like all others.
     """

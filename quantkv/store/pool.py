@@ -14,7 +14,6 @@ from torch import Tensor
 
 from quantkv.store.layout import PageLayout, next_slab_pages
 
-
 GONE = -1
 """The place of a page in a table once its tokens are out of reach."""
 

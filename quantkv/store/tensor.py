@@ -150,7 +150,8 @@ class TensorStore:
         return list(groups.items())
 
     def evict(self, before: int, length: int) -> None:
-        """Positions below `before` will never be read again once `length` tokens are held: free their pages."""
+        """Positions below `before` will never be read again once `length` tokens are held: free their
+        pages."""
         page = self.pages.layout.page_tokens
         for row, pad in enumerate(self.pads):
             packed = self.packed(row, length)
