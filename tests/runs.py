@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv import QuantizedCache, cache_argument
+from quantkv import cache_argument
+from quantkv.hooks import register
 
 IMPLEMENTATIONS = ("sdpa", "eager", "quantkv")
 torch.set_num_threads(1)  # tiny models: on a busy machine a second thread costs ten times what it saves
@@ -21,8 +22,8 @@ def token_ids(rows: int, length: int, vocab: int = 256, seed: int = 1) -> Tensor
 
 
 def with_attention(model: Any, implementation: str) -> Any:
-    """The model, switched to `implementation`; \"quantkv\" is known once a cache was made."""
-    QuantizedCache(model.config, "exact")
+    """The model, switched to `implementation`."""
+    register()
     model.set_attn_implementation(implementation)
     return model
 
