@@ -6,6 +6,7 @@ Exit codes: 0 done, 2 wrong input (one line says what), 3 some cells failed, 130
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,10 @@ class Commands(TyperGroup):
             typer.echo("quantkv: interrupted", err=True)
             raise typer.Exit(130) from None
 
+
+# Idle OpenMP threads that spin make torch many times slower as soon as anything else runs on the machine.
+# Read once, when torch is imported, and inherited by the processes of memory cells.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     cls=Commands,
