@@ -20,13 +20,14 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep report test test-oldest lint format clean distclean
+.PHONY: help setup sweep report support test test-oldest lint format clean distclean
 
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
 	@echo "make report       tables and figures of OUT ($(OUT))"
 	@echo "make test         all tests in JOBS ($(JOBS)) processes; ARGS go to pytest"
 	@echo "make test-oldest  the cache tests on the oldest supported transformers"
+	@echo "make support      docs/support.md: which model families are served, found by running them"
 	@echo "make lint         ruff and mypy;  make format  lets ruff rewrite"
 	@echo "make clean        caches;  make distclean  the virtual environments too"
 
@@ -43,6 +44,9 @@ test: $(VENV)/.dev
 
 test-oldest: $(VENV)-oldest/.ready
 	PYTHONPATH=$(VENV)-oldest $(BIN)/python -m pytest -n $(JOBS) $(OLDEST_TESTS) $(ARGS)
+
+support: $(VENV)/.ready
+	$(BIN)/python -m quantkv.architectures > docs/support.md
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

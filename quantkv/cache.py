@@ -60,13 +60,13 @@ class QuantizedCache(DynamicCache):
             kinds = sorted(set(self._reasons.values()))
             raise UnsupportedError(f"{self.spec.name} applies to no layer of this model: {'; '.join(kinds)}")
 
-    def _replace(self, index: int, layer: Any, shape: tuple[int, int]) -> None:
+    def _replace(self, index: int, layer: Any, shape: tuple[int, int] | None) -> None:
         spec = self.spec.for_layer(index, len(self.layers))
         slides = type(layer) is DynamicSlidingWindowLayer
         if type(layer) is not DynamicLayer and not (slides and spec.sliding):
             self._reasons[index] = _why_exact(layer)
             return
-        for tensor in (spec.key, spec.value):
+        for tensor in (spec.key, spec.value) if shape else ():
             page_layout(tensor.build(), *shape, torch.float32)
         options: dict[str, Any] = {"prefill": self.prefill, "pads": self._take_pads}
         self.layers[index] = (
@@ -270,10 +270,12 @@ def cache_argument(model: PreTrainedModel) -> str:
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
-def _kv_shape(config: PreTrainedConfig) -> tuple[int, int]:
-    """(num_key_value_heads, head_dim) as the text config states them."""
+def _kv_shape(config: PreTrainedConfig) -> tuple[int, int] | None:
+    """(num_key_value_heads, head_dim) as the text config states them, None where it has no such numbers."""
     text = config.get_text_config(decoder=True)
-    heads = text.num_attention_heads
+    heads = getattr(text, "num_attention_heads", None)
+    if not isinstance(heads, int):
+        return None
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     return getattr(text, "num_key_value_heads", None) or heads, head_dim
 

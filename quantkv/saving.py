@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv.cache import QuantizedCache
-from quantkv.errors import QuantKVError
+from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.layer import QuantizedLayer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
@@ -37,9 +38,12 @@ def save_cache(cache: QuantizedCache, path: Path) -> None:
     tensors: dict[str, Tensor] = {}
     layers = []
     for index, layer in enumerate(cache.layers):
+        if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
+            layers.append(_save_plain(index, layer, tensors))
+            continue
         if not isinstance(layer, QuantizedLayer):
-            raise QuantKVError(
-                f"layer {index} ({type(layer).__name__}) is not packed: such caches cannot be saved yet"
+            raise UnsupportedError(
+                f"layer {index}, a {type(layer).__name__}, has a state that cannot be saved"
             )
         numbers = {}
         for name, store in zip(("key", "value"), layer.stores, strict=False):
@@ -67,14 +71,34 @@ def load_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | Non
         raise QuantKVError(f"cannot read a cache from {path}: {error}") from error
     _check(path, about, config, spec)
     cache = QuantizedCache(config, about["spec"], prefill=about["prefill"])
-    for index, numbers in enumerate(about["layers"]):
-        if numbers:
+    for index, (layer, numbers) in enumerate(zip(cache.layers, about["layers"], strict=True)):
+        if numbers and isinstance(layer, QuantizedLayer):
             parts = {
                 name: {part: tensors[f"{index}.{name}.{part}"] for part in ("pages", "ring", "sinks")}
                 for name in ("key", "value")
             }
-            cache.layers[index].restore(parts, numbers)
+            layer.restore(parts, numbers)
+        elif numbers:
+            _load_plain(layer, tensors[f"{index}.keys"], tensors[f"{index}.values"], numbers)
     return cache
+
+
+def _save_plain(index: int, layer: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Exact keys and values as they are; an empty layer has nothing to save."""
+    if not layer.get_seq_length():
+        return {}
+    tensors |= {
+        f"{index}.keys": layer.keys.contiguous().clone(),
+        f"{index}.values": layer.values.contiguous().clone(),
+    }
+    return {"length": int(layer.get_seq_length())}
+
+
+def _load_plain(layer: Any, keys: Tensor, values: Tensor, numbers: dict[str, Any]) -> None:
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+    if hasattr(layer, "cumulative_length"):
+        layer.cumulative_length = numbers["length"]
 
 
 def model_facts(config: PreTrainedConfig) -> dict[str, Any]:

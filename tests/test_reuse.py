@@ -14,7 +14,7 @@ from runs import left_padded, live_bytes, logits_in_calls, plain_cache, token_id
 from torch import Tensor
 
 import quantkv.saving
-from quantkv import QuantizedCache, QuantKVError
+from quantkv import QuantizedCache, QuantKVError, UnsupportedError
 from quantkv.models import random_model
 
 PREFIX, REST = 90, 25
@@ -173,3 +173,22 @@ def test_quantize_after_is_exact_below_and_the_plain_format_above(model: Any, te
     plain = filled(model, text, token_ids(2, 200))
     assert cache.describe()["packed_keys"].tolist() == plain.describe()["packed_keys"].tolist()
     assert cache.nbytes == cache.predicted_nbytes() == plain.nbytes
+
+
+@pytest.mark.parametrize("text", ["int4-head+r8", "int4-head+r8+k8+sliding"])
+def test_layers_with_a_sliding_window_are_saved_and_forked_too(text: str, tmp_path: Path) -> None:
+    model = with_attention(random_model("random-gemma3"), "quantkv")
+    cache = filled(model, text, token_ids(2, PREFIX))
+    cache.save(tmp_path / "c")
+    loaded, fork = QuantizedCache.load(tmp_path / "c", model.config), cache.fork()
+    expected = going_on(model, cache)
+    assert torch.equal(going_on(model, loaded), expected)
+    assert torch.equal(going_on(model, fork), expected)
+
+
+def test_other_states_are_refused(tmp_path: Path) -> None:
+    from quantkv.architectures import tiny_model
+
+    cache = QuantizedCache(tiny_model("jamba").config, "int4-head")
+    with pytest.raises(UnsupportedError, match="LinearAttentionLayer, has a state that cannot be saved"):
+        cache.save(tmp_path / "c")
