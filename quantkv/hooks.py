@@ -47,7 +47,7 @@ class Simulator(Protocol):
         causal: bool,
         **options: Any,
     ) -> Tensor | None: ...
-    def set_padding(self, pads: list[int] | None) -> None: ...
+    def begin_call(self, pads: list[int] | None, seen: int) -> None: ...
 
 
 SIMULATION: ContextVar[Simulator | None] = ContextVar("quantkv_simulation", default=None)
@@ -63,7 +63,8 @@ def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """transformers' sdpa mask (bool, True = attend, None = plain causal); tells a cache its left padding."""
     padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
     if simulation is not None:
-        simulation.set_padding(leading_zeros(padding) if _is_padding(padding) else None)
+        pads = leading_zeros(padding) if _is_padding(padding) else None
+        simulation.begin_call(pads, int(kwargs.get("q_offset", 0)))
     asked = ASKED_FOR_MASK.get()
     cache = asked() if asked is not None else None
     if cache is not None and _is_padding(padding) and cache.awaits_padding:

@@ -9,6 +9,7 @@ import torch
 from default_specs import COMBINATIONS, MIXED, PRESETS
 from runs import left_padded, logits_in_calls, plain_cache, positions, token_ids, with_attention
 from torch import Tensor
+from transformers import DynamicCache
 
 from quantkv import CacheSpec, QuantizedCache, QuantKVError, cache_argument, parse_spec, simulate
 from quantkv.evaluation.simulate import protocol_calls
@@ -147,6 +148,29 @@ def test_tail_after_a_plain_prefill(name: str, parts: list[int]) -> None:
     assert furthest(tail, expected[:, context:]) <= LIMIT
 
 
+@pytest.mark.parametrize("spec", ["int4-head+r8+f16+s2", "int4-channel@g16+r8+f16+s2+k8+sliding"])
+@pytest.mark.parametrize("family", ["random-gemma3", "random-mistral:sliding_window=24"])
+def test_sliding_windows(family: str, spec: str) -> None:
+    """In one call, and as a tail on a plain cache that drops nothing; one that drops tokens is refused."""
+    if "mistral" in family and "sliding" not in spec:
+        spec = "int8-head+r4+f4+s0+k0+sliding"  # this model has no other layers
+    model, ids = random_model(family, dtype=torch.float64), token_ids(2, 140)
+    for prefill in ("chunk:29", "exact"):
+        expected, _ = literal(model, ids, spec, prefill, 75)
+        whole, counted = in_one_pass(model, ids, spec, prefill, 75)
+        assert furthest(whole, expected) <= LIMIT
+    caches = [DynamicCache(), plain_cache(model)]
+    for cache in caches:
+        logits_in_calls(with_attention(model, "sdpa"), ids[:, :75], cache, [75])
+    with simulate(model, spec, prefill=75) as simulation:
+        tail = log_probs(logits_in_calls(model, ids[:, 75:], caches[0], [65]))
+        assert furthest(tail, expected[:, 75:]) <= LIMIT
+        assert simulation.packed_read_fraction == pytest.approx(counted.packed_read_fraction)
+        if "sliding" in spec:
+            with pytest.raises(QuantKVError, match="without a config"):
+                logits_in_calls(model, ids[:, 75:], caches[1], [65])
+
+
 def test_overrides_by_layer() -> None:
     model = random_model("random-llama", dtype=torch.float64, num_hidden_layers=4)
     spec = parse_spec("int4-head+r8+f16+s2").with_layers(
@@ -198,6 +222,21 @@ def test_packed_read_fraction_by_hand() -> None:
     _, simulation = in_one_pass(random_model("random-llama"), token_ids(1, 90), spec, "exact", 50)
     packed = sum(max(0, i - 2 - 8) // 16 * 16 + max(0, i - 2 - 20) for i in range(50, 90))
     assert simulation.packed_read_fraction == pytest.approx(packed / (2 * sum(i + 1 for i in range(50, 90))))
+
+
+def test_packed_read_fraction_of_a_window_and_of_padding_by_hand() -> None:
+    """Layer 0 attends to 24 tokens, layer 1 to all; row 1 begins with 9 pads. Both pack 16 behind 8."""
+    model = random_model("random-gemma3", sliding_window=24)
+    spec, mask = "int4-head+r8+f16+s0+sliding", left_padded([0, 9], 90)
+    _, simulation = in_one_pass(model, token_ids(2, 90), spec, "exact", 50, mask)
+    pairs = packed = 0
+    for pad in (0, 9):
+        for i in range(50, 90):
+            boundary = pad + (i - pad - 8) // 16 * 16
+            for first in (max(pad, i - 23), pad):
+                pairs += i + 1 - first
+                packed += max(0, boundary - first)
+    assert simulation.packed_read_fraction == pytest.approx(packed / pairs)
 
 
 @pytest.mark.parametrize(("context", "total"), [(90, 90), (20, 60)])

@@ -66,7 +66,10 @@ class Simulation:
     calls: tuple[int, ...]
     final: bool
     simulated: bool
+    spans: dict[int, int] = field(default_factory=dict)
+    """How many tokens each layer with a sliding window attends to."""
     pads: list[int] | None = None
+    seen: int | None = None
     pairs: float = 0.0
     packed_pairs: float = 0.0
     _starts: list[int] = field(default_factory=list)
@@ -79,8 +82,9 @@ class Simulation:
     def packed_read_fraction(self) -> float:
         return self.packed_pairs / self.pairs if self.pairs else 0.0
 
-    def set_padding(self, pads: list[int] | None) -> None:
-        self.pads = pads
+    def begin_call(self, pads: list[int] | None, seen: int) -> None:
+        """Left padding of the rows and tokens cached before this call, as the mask function is told."""
+        self.pads, self.seen = pads, seen
 
     def attend(
         self,
@@ -98,10 +102,16 @@ class Simulation:
             raise QuantKVError(
                 "simulate() stands in for a quantized cache: call the model with a plain cache or none"
             )
-        offset = key.shape[2] - query.shape[2]
-        self._count(layer, offset, key.shape[2])
+        offset = key.shape[2] - query.shape[2] if self.seen is None else self.seen
+        stop = offset + query.shape[2]
+        self._count(layer, offset, stop)
         if layer not in self.layers:
             return None
+        if key.shape[2] != stop:
+            raise QuantKVError(
+                f"simulate() needs every token's keys: layer {layer} gave {key.shape[2]} of {stop}; "
+                "use a DynamicCache() made without a config, which drops nothing"
+            )
         keys, values = (
             _Kept.make(tensor, x, self, offset)
             for tensor, x in zip(self.layers[layer], (key, value), strict=True)
@@ -139,14 +149,12 @@ class Simulation:
 
     def _count(self, layer: int, offset: int, stop: int) -> None:
         queries = range(max(offset, sum(self.calls)), stop)
-        rows = len(self.pads or [0])
-        seen = (
-            torch.tensor([i + 1 for i in queries]).expand(rows, -1) - torch.tensor(self.pads or [0])[:, None]
-        )
-        self.pairs += 2 * float(seen.sum())
+        pads, positions = torch.tensor(self.pads or [0])[:, None], torch.tensor(queries, dtype=torch.long)
+        first = torch.maximum(pads, positions + 1 - self.spans.get(layer, stop))
+        self.pairs += 2 * float((positions + 1 - first).clamp_min(0).sum())
         for tensor in self.layers.get(layer, ()):
-            sinks = tensor.window.sinks + torch.tensor(self.pads or [0])[:, None]
-            self.packed_pairs += float((self.bounds(tensor.window, queries) - sinks).sum())
+            start = torch.maximum(first, pads + tensor.window.sinks)
+            self.packed_pairs += float((self.bounds(tensor.window, queries) - start).clamp_min(0).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +283,10 @@ def simulate(
     if prefill_reads == "final" and not sizes:
         raise QuantKVError("prefill_reads='final' needs a prefill")
     is_function = callable(spec) and not isinstance(spec, (str, CacheSpec))
-    layers = _layers_of_function(model, spec) if is_function else _layers_of_spec(model, spec)  # type: ignore[arg-type]
-    simulation = Simulation(layers, sizes, prefill_reads == "final", is_function)
+    cache = QuantizedCache(model.config, "exact" if is_function else parse_spec(spec))  # type: ignore[arg-type]
+    layers = _layers_of_function(cache, spec) if is_function else _layers(cache)  # type: ignore[arg-type]
+    spans = {i: layer.sliding_window for i, layer in enumerate(cache.layers) if layer.is_sliding}
+    simulation = Simulation(layers, sizes, prefill_reads == "final", is_function, spans)
     token = SIMULATION.set(simulation)
     try:
         with fused_attention(model):
@@ -301,8 +311,7 @@ def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
     return {"calls": [int(size)] * whole + ([rest] if rest else [])}
 
 
-def _layers_of_spec(model: PreTrainedModel, spec: str | CacheSpec) -> dict[int, tuple[_Tensor, _Tensor]]:
-    cache = QuantizedCache(model.config, parse_spec(spec))
+def _layers(cache: QuantizedCache) -> dict[int, tuple[_Tensor, _Tensor]]:
     return {
         i: (
             _Tensor(layer.spec.key_window, _codec_round_trip(layer.spec.key.build())),
@@ -313,6 +322,6 @@ def _layers_of_spec(model: PreTrainedModel, spec: str | CacheSpec) -> dict[int, 
     }
 
 
-def _layers_of_function(model: PreTrainedModel, function: FakeQuant) -> dict[int, tuple[_Tensor, _Tensor]]:
+def _layers_of_function(cache: QuantizedCache, function: FakeQuant) -> dict[int, tuple[_Tensor, _Tensor]]:
     tensor = _Tensor(_PLAIN_WINDOW, function)
-    return dict.fromkeys(_layers_of_spec(model, "exact"), (tensor, tensor))
+    return dict.fromkeys(_layers(cache), (tensor, tensor))
