@@ -8,8 +8,8 @@ Parts are joined by `+`. A tensor part is `<codec>-<sharing>@<options>`, options
 (group), `sym`, `fp16|bf16|fp32` (dtype of scale and zero), `near` (round metadata to nearest, as published
 schemes do). `rN` recent and `fN` flush may follow either tensor: given twice, each belongs to the tensor it
 follows; given once at the end, it holds for both. `sN` sinks, `kN` roll-back reserve, `qN` keeps everything
-exact until N tokens are cached, `sliding` packs layers with a sliding window too, `lA-B.` before a part
-sets it for layers A to B (negative from the end).
+exact until N tokens are cached, `sliding` packs layers with a sliding window too, `p.NAME` follows a
+registered policy, `lA-B.` before a part sets it for layers A to B (negative from the end).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from quantkv.codecs import Codec, Sharing, codec_family
 from quantkv.codecs.registry import METADATA, SHARING_WORDS, Options
 from quantkv.errors import QuantKVError
-from quantkv.policy import Window
+from quantkv.policy import Window, policy_named
 
 DEFAULT_GROUP, DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS, DEFAULT_RESERVE = 32, 32, 64, 4, 32
 _WORDS = {full: word for word, full in SHARING_WORDS.items()}
@@ -99,8 +99,8 @@ class TensorSpec:
         options = Options(self._sharing(), self.symmetric, METADATA[self.metadata], self.outward)
         return codec_family(self.codec).build(options)
 
-    def window(self, sinks: int, reserve: int, after: int = 0) -> Window:
-        return Window(sinks, self.recent, self.flush, reserve, after)
+    def window(self, sinks: int, reserve: int, after: int = 0, policy: str = "window") -> Window:
+        return policy_named(policy)(sinks, self.recent, self.flush, reserve, after)
 
     def _sharing(self) -> Sharing | None:
         by_word = {
@@ -167,12 +167,14 @@ class CacheSpec:
     reserve: int = DEFAULT_RESERVE
     quantize_after: int = 0
     sliding: bool = False
+    policy: str = "window"
     layers: tuple[tuple[LayerRange, CacheSpec], ...] = ()
 
     def __post_init__(self) -> None:
         _check_count("sinks", self.sinks, 0)
         _check_count("reserve", self.reserve, 0)
         _check_count("quantize_after", self.quantize_after, 0)
+        policy_named(self.policy)
         for where, override in self.layers:
             if override.layers:
                 raise QuantKVError(f"the override for layers {where} has overrides of its own")
@@ -202,11 +204,11 @@ class CacheSpec:
 
     @property
     def key_window(self) -> Window:
-        return self.key.window(self.sinks, self.reserve, self.quantize_after)
+        return self.key.window(self.sinks, self.reserve, self.quantize_after, self.policy)
 
     @property
     def value_window(self) -> Window:
-        return self.value.window(self.sinks, self.reserve, self.quantize_after)
+        return self.value.window(self.sinks, self.reserve, self.quantize_after, self.policy)
 
     def for_layer(self, layer: int, num_layers: int) -> CacheSpec:
         """The spec of one layer, overrides applied."""

@@ -41,6 +41,7 @@ class _Parts:
     tensors: dict[str, str] = field(default_factory=dict)
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     layers: dict[str, list[str]] = field(default_factory=dict)
+    policy: str = "window"
 
 
 def parse_spec(
@@ -80,6 +81,8 @@ def _collect(text: str) -> _Parts:
             _once(parts.tensors, current, part[2:], text)
         elif part == "sliding":
             _once(parts.numbers, ("", part), 1, text)
+        elif part.startswith("p."):
+            parts.policy = part[2:]
         elif match := _POLICY.fullmatch(part):
             owner = current if match[1] in "rf" else ""
             _once(parts.numbers, (owner, match[1]), int(match[2]), text)
@@ -105,7 +108,7 @@ def _from_base(parts: _Parts, defaults: _Defaults, text: str) -> CacheSpec:
         raise QuantKVError(f"{text!r} names both a whole format and single tensors")
     assert parts.base is not None
     if parts.base in PUBLISHED:
-        return _published(presets()[parts.base], parts.numbers)
+        return _published(presets()[parts.base], parts)
     key, value = base_texts(parts.base)
     parts.tensors = {"k": key, "v": value}
     return _from_tensors(parts, defaults, text)
@@ -126,21 +129,23 @@ def base_texts(base: str) -> tuple[str, str]:
     return key, value
 
 
-def _published(preset: CacheSpec, numbers: dict[tuple[str, str], int]) -> CacheSpec:
+def _published(preset: CacheSpec, parts: _Parts) -> CacheSpec:
     """A preset with its own policy, changed only where the string says so."""
-    policy: dict[str, Any] = {
+    numbers = parts.numbers
+    changed: dict[str, Any] = {
         name: numbers["", letter]
         for letter, name in (("r", "recent"), ("f", "flush"))
         if ("", letter) in numbers
     }
     return replace(
         preset,
-        key=replace(preset.key, **policy),
-        value=replace(preset.value, **policy),
+        key=replace(preset.key, **changed),
+        value=replace(preset.value, **changed),
         sinks=numbers.get(("", "s"), preset.sinks),
         reserve=numbers.get(("", "k"), preset.reserve),
         quantize_after=numbers.get(("", "q"), 0),
         sliding=("", "sliding") in numbers,
+        policy=parts.policy,
     )
 
 
@@ -156,6 +161,7 @@ def _from_tensors(parts: _Parts, defaults: _Defaults, text: str) -> CacheSpec:
         reserve=parts.numbers.get(("", "k"), DEFAULT_RESERVE),
         quantize_after=parts.numbers.get(("", "q"), 0),
         sliding=("", "sliding") in parts.numbers,
+        policy=parts.policy,
     )
 
 
@@ -240,6 +246,7 @@ def format_spec(spec: CacheSpec) -> str:
     parts += [f"k{spec.reserve}"] if spec.reserve != DEFAULT_RESERVE else []
     parts += [f"q{spec.quantize_after}"] if spec.quantize_after else []
     parts += ["sliding"] if spec.sliding else []
+    parts += [f"p.{spec.policy}"] if spec.policy != "window" else []
     for where, override in spec.layers:
         parts += [f"l{where}.{part}" for part in str(override).split("+")]
     return "+".join(parts)

@@ -31,12 +31,12 @@ def check_codec(spec: str | CacheSpec) -> None:
     """Run every check on a format. Raises AssertionError."""
     parsed = parse_spec(spec)
     assert parse_spec(str(parsed)) == parsed, f"{parsed} does not survive its own short string"
-    for tensor in (parsed.key, parsed.value):
+    for tensor, window in ((parsed.key, parsed.key_window), (parsed.value, parsed.value_window)):
         codec = tensor.build()
         check_fields(codec)
         check_awkward_groups(codec)
         check_rows_are_independent(codec)
-        check_store(tensor, Window(2, tensor.recent, tensor.flush, 8))
+        check_store(tensor, replace(window, sinks=2, reserve=8))
     check_decode_exact(parsed)
 
 
