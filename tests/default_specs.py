@@ -39,6 +39,7 @@ MIXED = [
     "int4-head+r0+f1+s0+k0",
     "int4-head+r8+f16+s2+k8+l0.int8-channel@g16+l0.r8+l0.f16+l0.s2+l0.k8",
     "int2-chunk+r8+f16+s2+k8+l-1.fp16",
+    "int4-head+r8+f16+s2+k8+q50+sliding",
 ]
 PRESETS = list(presets())
 SMALL = [*COMBINATIONS, *RAW_SPECS, *OPTIONS, *MIXED]

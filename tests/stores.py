@@ -21,7 +21,7 @@ def new_store(
     dim: int = DIM,
 ) -> TensorStore:
     tensor: TensorSpec = getattr(spec, which)
-    window = tensor.window(spec.sinks, spec.reserve)
+    window = tensor.window(spec.sinks, spec.reserve, spec.quantize_after)
     return TensorStore(tensor.build(), window, (rows, heads, dim), torch.float32, CPU, pads)
 
 

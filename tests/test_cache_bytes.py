@@ -15,6 +15,7 @@ from quantkv.models import random_model
 
 LENGTHS = [1, 2, 3, 31, 32, 33, 66, 99, 100, 101, 129, 132, 161, 200, 256, 300, 383, 384, 500, 777]
 HEADS, DIM = 2, 32
+WAITING = "int4-head+r8+f16+s2+k8+q150"
 
 
 def config(**settings: Any) -> Any:
@@ -28,7 +29,7 @@ def grow(cache: QuantizedCache, length: int, rows: int, dim: int = DIM) -> None:
         cache.update(torch.randn(rows, HEADS, new, dim), torch.randn(rows, HEADS, new, dim), layer)
 
 
-@pytest.mark.parametrize("text", [*PRESETS, *A_FEW])
+@pytest.mark.parametrize("text", [*PRESETS, *A_FEW, WAITING])
 def test_bytes_are_live_storages_and_the_closed_form(text: str) -> None:
     cache = QuantizedCache(config(), text)
     assert cache.nbytes == cache.predicted_nbytes() == live_bytes(cache) == 0
@@ -38,7 +39,7 @@ def test_bytes_are_live_storages_and_the_closed_form(text: str) -> None:
         assert cache.exact_nbytes <= cache.used_nbytes <= cache.nbytes
 
 
-@pytest.mark.parametrize("text", [*PRESETS, *A_FEW])
+@pytest.mark.parametrize("text", [*PRESETS, *A_FEW, WAITING])
 def test_bytes_of_one_token_at_a_time_equal_those_of_one_call(text: str) -> None:
     steps, whole = QuantizedCache(config(), text), QuantizedCache(config(), text)
     for length in range(1, 200):

@@ -33,11 +33,11 @@ def kivi_values(prompt: int, steps: int, residual: int = 128) -> list[int]:
     return seen
 
 
-def simulated_boundary(n: int, sinks: int, recent: int, flush: int) -> int:
+def simulated_boundary(n: int, sinks: int, recent: int, flush: int, after: int = 0) -> int:
     """Tokens come one by one; once the window and a whole chunk lie after the packed ones, it leaves."""
     packed = 0
     for cached in range(1, n + 1):
-        if cached - sinks - packed >= recent + flush:
+        while cached > after and cached - sinks - packed >= recent + flush:
             packed += flush
     return sinks + packed
 
@@ -51,9 +51,16 @@ def test_rules_of_kivi(prompt: int) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(n=st.integers(0, 300), sinks=st.integers(0, 9), recent=st.integers(0, 70), flush=st.integers(1, 70))
-def test_closed_form_equals_simulation(n: int, sinks: int, recent: int, flush: int) -> None:
-    assert Window(sinks, recent, flush, 0).boundary(n) == simulated_boundary(n, sinks, recent, flush)
+@given(
+    n=st.integers(0, 300),
+    sinks=st.integers(0, 9),
+    recent=st.integers(0, 70),
+    flush=st.integers(1, 70),
+    after=st.one_of(st.just(0), st.integers(0, 300)),
+)
+def test_closed_form_equals_simulation(n: int, sinks: int, recent: int, flush: int, after: int) -> None:
+    window = Window(sinks, recent, flush, 0, after)
+    assert window.boundary(n) == simulated_boundary(n, sinks, recent, flush, after)
 
 
 @settings(max_examples=200, deadline=None)

@@ -159,7 +159,7 @@ def test_decode_exact_equals_literal_decoding_in_float64(both_paths: Any, name: 
 
 @pytest.mark.parametrize("name", IN_FLOAT32)
 def test_divergence_of_the_two_paths_in_float32(both_paths: Any, name: str) -> None:
-    """A last-bit difference flips a stored code now and then. In bf16, where every token is packed at once, one
+    """A last-bit difference flips a stored code now and then. In bf16, where tokens are packed at once, one
     is a large step that the next token reads and passes on: the bound is below what the format costs."""
     simulated, literal = both_paths(torch.float32, IN_FLOAT32)[name]
     assert abs(divergence(literal, simulated)) <= (1e-5 if name == "bf16" else 1e-6)

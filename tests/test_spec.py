@@ -96,7 +96,16 @@ def cache_specs(draw: st.DrawFn, layers: bool = True) -> CacheSpec:
         for where in draw(st.lists(layer_ranges(), max_size=2)):
             overrides[str(where)] = (where, draw(cache_specs(layers=False)))
     sinks, reserve = draw(st.sampled_from([0, 4, 5])), draw(st.sampled_from([0, 32, 256]))
-    return CacheSpec(key=key, value=value, sinks=sinks, reserve=reserve, layers=tuple(overrides.values()))
+    after, sliding = draw(st.sampled_from([0, 0, 1, 300])), draw(st.booleans())
+    return CacheSpec(
+        key=key,
+        value=value,
+        sinks=sinks,
+        reserve=reserve,
+        quantize_after=after,
+        sliding=sliding,
+        layers=tuple(overrides.values()),
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -133,6 +142,12 @@ def test_defaults() -> None:
 def test_raw_floats_have_no_window(name: str) -> None:
     spec = parse_spec(name, sinks=9, recent=99, flush=77)
     assert (spec.sinks, spec.key.recent, spec.key.flush, spec.is_raw) == (0, 0, 1, True)
+
+
+def test_whole_format_options() -> None:
+    spec = parse_spec("int4-head+q500+sliding")
+    assert (spec.quantize_after, spec.sliding) == (500, True)
+    assert (parse_spec("int4-head").quantize_after, parse_spec("int4-head").sliding) == (0, False)
 
 
 def test_example_from_the_design() -> None:
@@ -240,7 +255,8 @@ WRONG = {
     "int4-head+r1+r2": "twice",
     "int4-head+s1+s2": "twice",
     "int4-head+int8-head": "legal parts",
-    "int4-head+q3": "legal parts",
+    "int4-head+z3": "legal parts",
+    "int4-head+q1+q2": "twice",
     "k.int4-head": "keys and values",
     "v.int4-head": "keys and values",
     "k.int4-head+k.int8-head+v.int4-head": "twice",
