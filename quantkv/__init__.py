@@ -13,6 +13,7 @@ _HOMES = {
     "QuantizedCache": "cache",
     "cache_argument": "cache",
     "use": "hooks",
+    "register": "hooks",
     "simulate": "evaluation.simulate",
     "perplexity": "evaluation.perplexity",
     "evaluate": "evaluation.evaluate",
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from quantkv.evaluation.evaluate import evaluate
     from quantkv.evaluation.perplexity import perplexity
     from quantkv.evaluation.simulate import simulate
-    from quantkv.hooks import use
+    from quantkv.hooks import register, use
     from quantkv.models import load_model
     from quantkv.named import presets
     from quantkv.spec import CacheSpec, TensorSpec

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.hooks import register
 from quantkv.models.gguf_checkpoint import converted_folder, read_source
 from quantkv.models.identity import Source, describe_precision
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
@@ -117,6 +118,7 @@ def _from_pretrained(
 
 
 def _prepare(model: Any, device: str | torch.device | None, attn: str | None) -> Any:
+    register()  # so that the model can be switched to "quantkv" at any time
     if device is not None:
         model = model.to(_as_device(device))
     if attn is not None:
@@ -125,8 +127,6 @@ def _prepare(model: Any, device: str | torch.device | None, attn: str | None) ->
 
 
 def _set_attention(model: Any, attn: str) -> None:
-    if attn == "quantkv":
-        import quantkv.cache  # noqa: F401  (registers the attention implementation)
     try:
         model.set_attn_implementation(attn)
     except (ValueError, ImportError, KeyError) as error:
