@@ -95,11 +95,14 @@ def report(
 
     from quantkv.sweep.results import read_rows
 
-    console = Console()
-    rows = read_rows(folder, warn=lambda text: console.print(f"note: {text}", markup=False, highlight=False))
+    unreadable: list[str] = []
+    rows = read_rows(folder, warn=unreadable.append)
+    if rows:
+        _print_report(rows, out or folder / "report", None, Console())
+    if unreadable:  # said last, after everything that could be read is written
+        raise QuantKVError("\n".join(unreadable))
     if not rows:
         raise QuantKVError(f"no results in {folder}: it holds no <kind>-<format>-c<context>-….json")
-    _print_report(rows, out or folder / "report", None, console)
 
 
 @app.command()

@@ -191,6 +191,18 @@ def test_report_needs_results(tmp_path: Path) -> None:
     assert "no results in" in one_line(quantkv_command("report", str(tmp_path)))
 
 
+def test_report_of_a_folder_with_a_truncated_file_writes_the_rest_and_says_so(
+    tmp_path: Path, config: Path, fake: FakeMeasure
+) -> None:
+    out = tmp_path / "r"
+    quantkv_command("sweep", str(config), "--out", str(out))
+    cut = sorted(out.glob("quality-*.json"))[0]
+    cut.write_text(cut.read_text()[:100])
+    result = quantkv_command("report", str(out))
+    assert result.exit_code == 2 and f"quantkv: {cut.name} is not a whole result file" in result.stderr
+    assert "9 rows" in result.output
+
+
 def test_formats_lists_every_preset_unshortened() -> None:
     from quantkv.named import presets
 
