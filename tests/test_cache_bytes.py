@@ -48,6 +48,16 @@ def test_bytes_of_one_token_at_a_time_equal_those_of_one_call(text: str) -> None
     assert steps.nbytes == whole.nbytes == live_bytes(steps)
 
 
+@pytest.mark.parametrize("text", [*A_FEW, "int8-head", "kivi-2", WAITING])
+def test_bytes_of_padded_rows(text: str) -> None:
+    """Rows that pack at different steps, some of them not yet begun."""
+    cache = QuantizedCache(config(), text)
+    cache.set_padding([0, 130, 7])
+    for length in LENGTHS[-10:]:
+        grow(cache, length, rows=3)
+        assert cache.nbytes == live_bytes(cache) == cache.predicted_nbytes(), length
+
+
 def test_bytes_by_hand() -> None:
     """int4-head, 2 layers, 2 rows, 2 heads of 32 channels in float32, 300 tokens.
 

@@ -96,7 +96,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 20},
     "beams": {"do_sample": False, "num_beams": 3},
     "sampled returns": {"do_sample": True, "num_return_sequences": 3},
-    "prompt lookup": {"do_sample": False, "prompt_lookup_num_tokens": 3},
+    "prompt lookup": {"do_sample": False, "prompt_lookup_num_tokens": 3, "eos_token_id": 999},
 }
 
 

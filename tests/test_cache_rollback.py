@@ -110,7 +110,7 @@ def test_empty_cache_can_be_asked_and_cropped(tiny_llama: Any) -> None:
     cache.reset()
     assert cache.get_seq_length() == 0 and cache.nbytes == 0
     assert cache.describe()["tokens"].tolist() == [0, 0]
-    assert cache.is_croppable and not cache.is_compileable
+    assert all(layer.is_croppable for layer in cache.layers) and not cache.is_compileable
 
 
 def test_reserve_grows_for_decoding_methods_that_take_tokens_back(tiny_llama: Any) -> None:
