@@ -51,6 +51,7 @@ class QuantizedCache(DynamicCache):
             raise QuantKVError(f"prefill {prefill!r}; legal: {', '.join(PREFILLS)}")
         super().__init__(config=config)
         self.config, self.spec, self.prefill = config, parse_spec(spec), prefill
+        self.spec.check_layers(len(self.layers))
         self._pads: list[int] | None = None
         self._reasons: dict[int, str] = {}
         shape = _kv_shape(config)
@@ -123,8 +124,12 @@ class QuantizedCache(DynamicCache):
         surplus = self.get_seq_length() - length
         if length < 0 or surplus < 0:
             raise QuantKVError(f"cannot keep {length} of {self.get_seq_length()} tokens")
-        for layer in self.layers:
-            layer.crop(-surplus)
+        # exact layers first: one that cannot go back refuses before anything has changed
+        for layer in sorted(self.layers, key=lambda layer: isinstance(layer, QuantizedLayer)):
+            try:
+                layer.crop(-surplus)
+            except RuntimeError as error:
+                raise QuantKVError(f"cannot take back {surplus} tokens: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Write the cache to a safetensors file."""
@@ -192,9 +197,10 @@ class QuantizedCache(DynamicCache):
         )
 
     def predicted_nbytes(self) -> int:
-        """The closed form of `nbytes` from shapes and lengths, for a cache that was only appended to."""
+        """The closed form of `nbytes` from shapes and lengths, for a cache that was only appended to; layers
+        that are not quantized count as transformers holds them."""
         return sum(
-            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else _predicted_plain(layer)
+            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
             for layer in self.layers
         )
 
@@ -286,7 +292,3 @@ def _plain_tensors(layer: Any) -> list[Tensor]:
 
 def _plain_nbytes(layer: Any) -> int:
     return sum(t.untyped_storage().nbytes() for t in _plain_tensors(layer))
-
-
-def _predicted_plain(layer: Any) -> int:
-    return sum(t.numel() * t.element_size() for t in _plain_tensors(layer))

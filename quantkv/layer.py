@@ -93,6 +93,8 @@ class QuantizedLayer(DynamicLayer):
             for store in self.stores:
                 store.extend_padding(pads)
         assert self.key_store is not None and self.value_store is not None
+        if key_states.shape[0] != self._rows:
+            raise QuantKVError(f"the cache holds {self._rows} rows, this call brings {key_states.shape[0]}")
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
         if first and self.prefill == "exact":
             return key_states, value_states

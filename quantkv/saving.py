@@ -57,7 +57,10 @@ def save_cache(cache: QuantizedCache, path: Path) -> None:
         "model": model_facts(cache.config),
         "layers": layers,
     }
-    save_file(tensors, path, metadata={"quantkv": json.dumps(about)})
+    try:
+        save_file(tensors, path, metadata={"quantkv": json.dumps(about)})
+    except (OSError, SafetensorError) as error:
+        raise QuantKVError(f"cannot write a cache to {path}: {error}") from error
 
 
 def load_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> QuantizedCache:

@@ -84,7 +84,9 @@ class TensorSpec:
         if self.sharing in _GROUPED:
             _check_count("group", self.group, 2)
         elif self.group is not None:
-            raise QuantKVError(f"only {' and '.join(_GROUPED)} take a group, {self.sharing} does not")
+            raise QuantKVError(
+                f"only {' and '.join(_GROUPED)} take a group, {self.sharing or self.codec} does not"
+            )
 
     @property
     def bits(self) -> int | None:
@@ -150,7 +152,10 @@ class LayerRange:
         if not match:
             raise QuantKVError(f"layer range {text!r}; legal: 3, -1, 0-1, 2--3")
         first = int(match[1])
-        return cls(first, first if match[2] is None else int(match[2]))
+        last = first if match[2] is None else int(match[2])
+        if (first < 0) == (last < 0) and last < first:
+            raise QuantKVError(f"layer range {text!r} ends before it begins; legal: {last}-{first}")
+        return cls(first, last)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +223,13 @@ class CacheSpec:
                 spec = override
         return spec
 
+    def check_layers(self, num_layers: int) -> None:
+        """Raise where an override applies to no layer of a model: it would have no effect."""
+        for where, _ in self.layers:
+            if not any(where.holds(layer, num_layers) for layer in range(num_layers)):
+                legal = f"0 to {num_layers - 1}, or -1 to -{num_layers} from the end"
+                raise QuantKVError(f"l{where} names no layer of this model; legal layers: {legal}")
+
     def with_layers(self, layers: Mapping[str | int, str | CacheSpec]) -> CacheSpec:
         """A copy with overrides such as `{"0-1": "fp16", -1: "int8-head"}`."""
         from quantkv.spec_text import parse_spec
@@ -238,6 +250,10 @@ class CacheSpec:
         return sum(bits) / 2
 
 
+MOST = 2**31 - 1
+"""No length or group is larger: tensors could not be indexed by it."""
+
+
 def _check_count(name: str, value: int | None, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise QuantKVError(f"{name} must be an integer of at least {least}, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
+        raise QuantKVError(f"{name} must be an integer of at least {least} and at most {MOST}, not {value!r}")

@@ -90,14 +90,15 @@ def _collect(text: str) -> _Parts:
             parts.base = part
         else:
             raise QuantKVError(
-                f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN qN lA-B.…"
+                f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN qN sliding p.… lA-B.…"
             )
     return parts
 
 
 def _once(target: dict, key: object, value: object, text: str) -> None:
     if key in target:
-        raise QuantKVError(f"{text!r} says {key!r} twice")
+        said = ".".join(part for part in key if part) if isinstance(key, tuple) else f"{key}."
+        raise QuantKVError(f"{text!r} says {said} twice")
     target[key] = value
 
 

@@ -12,7 +12,8 @@ from quantkv.architectures import Support, examine, markdown
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
 SAMPLE = {
     "llama": "fused", "qwen2": "fused", "qwen3_moe": "fused", "gemma2": "fused", "gemma3_text": "fused",
-    "gpt_oss": "fused", "mistral": "fused", "phi3": "fused", "gpt2": "fused", "opt": "fused", "bloom": "decoding",
+    "gpt_oss": "fused", "mistral": "fused", "phi3": "fused", "gpt2": "fused", "opt": "fused",
+    "bloom": "decoding",
     "deepseek_v3": "decoding", "diffllama": "decoding", "qwen3_next": "fused, partly", "mamba": "exact only",
 }  # fmt: skip
 

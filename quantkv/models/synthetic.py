@@ -91,7 +91,11 @@ def _config(name: str, overrides: dict[str, Any]) -> Any:
     if "layer_types" in settings and len(settings["layer_types"]) != settings["num_hidden_layers"]:
         kinds, count = settings["layer_types"], settings["num_hidden_layers"]
         settings["layer_types"] = [kinds[i % len(kinds)] for i in range(count)]
-    return AutoConfig.for_model(model_type, **settings)
+    try:
+        return AutoConfig.for_model(model_type, **settings)
+    except Exception as error:  # configs validate themselves with errors of many kinds
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise QuantKVError(f"{name} cannot be made: {reason}") from error
 
 
 def _parse_options(options: str) -> dict[str, Any]:

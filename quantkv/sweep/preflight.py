@@ -39,7 +39,13 @@ def check_limit(config: Any, name: str, sweep: Sweep) -> None:
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     needed, context = tokens_needed(sweep), max(sweep.contexts)
     if limit is not None and needed > limit:
+        legal = limit - needed + context
+        hint = (
+            f"the largest legal context here is {legal}"
+            if legal > 0
+            else "score fewer tokens (quality.protocol.score) or run fewer speed.rounds"
+        )
         raise QuantKVError(
             f"contexts: {context} and the {needed - context} tokens run after it make {needed}, "
-            f"but {name} reads at most {limit}; the largest legal context here is {limit - needed + context}"
+            f"but {name} reads at most {limit}; {hint}"
         )

@@ -50,9 +50,11 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 def parse_yaml(text: str, *, where: str) -> Any:
     """One YAML document; every problem is one line that says where it is."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        return _copy(yaml.load(text, Loader=_Loader))
     except QuantKVError as error:
         raise QuantKVError(f"{where}, {error}") from None
+    except RecursionError:
+        raise QuantKVError(f"{where}: an alias that contains itself") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
