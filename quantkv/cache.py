@@ -67,8 +67,9 @@ class QuantizedCache(DynamicCache):
         if type(layer) is not DynamicLayer and not (slides and spec.sliding):
             self._reasons[index] = _why_exact(layer)
             return
-        for tensor in (spec.key, spec.value) if shape else ():
-            page_layout(tensor.build(), *shape, torch.float32)
+        for tensor in (spec.key, spec.value):
+            if shape is not None:
+                page_layout(tensor.build(), *shape, torch.float32)
         options: dict[str, Any] = {"prefill": self.prefill, "pads": self._take_pads}
         self.layers[index] = (
             QuantizedSlidingLayer(spec, layer.sliding_window, **options)
