@@ -19,7 +19,7 @@ from quantkv.layer import QuantizedLayer
 from quantkv.sliding import QuantizedSlidingLayer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
-from quantkv.store.layout import page_layout
+from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,9 +67,9 @@ class QuantizedCache(DynamicCache):
         if type(layer) is not DynamicLayer and not (slides and spec.sliding):
             self._reasons[index] = _why_exact(layer)
             return
-        for tensor in (spec.key, spec.value):
+        for tensor, lanes in ((spec.key, KEY_LANES), (spec.value, VALUE_LANES)):
             if shape is not None:
-                page_layout(tensor.build(), *shape, torch.float32)
+                page_layout(tensor.build(), *shape, torch.float32, lanes)
         options: dict[str, Any] = {"prefill": self.prefill, "pads": self._take_pads}
         self.layers[index] = (
             QuantizedSlidingLayer(spec, layer.sliding_window, **options)

@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicLayer
 from quantkv.attention import KVHandle
 from quantkv.errors import QuantKVError
 from quantkv.spec import CacheSpec
-from quantkv.store import TensorStore
+from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 from quantkv.store.bytes import tensor_nbytes
 
 PAST_RECORDING_RESERVE = 256
@@ -75,8 +75,14 @@ class QuantizedLayer(DynamicLayer):
         spec = self.spec
         windows = (replace(w, reserve=self._reserve) for w in (spec.key_window, spec.value_window))
         self.key_store, self.value_store = (
-            TensorStore(t.build(), w, (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads)
-            for t, w, x in zip((spec.key, spec.value), windows, (key_states, value_states), strict=True)
+            TensorStore(t.build(), w, (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads, lanes=n)
+            for t, w, x, n in zip(
+                (spec.key, spec.value),
+                windows,
+                (key_states, value_states),
+                (KEY_LANES, VALUE_LANES),
+                strict=True,
+            )
         )
         self.is_initialized = True
 
@@ -222,6 +228,7 @@ class QuantizedLayer(DynamicLayer):
                 head_dim=s.head_dim,
                 length=s.length,
                 dtype=s.dtype,
+                lanes=s.lanes,
                 pads=s.pads,
                 span=s.span,
             )

@@ -20,7 +20,7 @@ from quantkv.spec_text import parse_spec
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _PASSING = (
     "_name_or_path",
     "transformers_version",

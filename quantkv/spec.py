@@ -241,11 +241,11 @@ class CacheSpec:
         self, *, head_dim: int, num_key_value_heads: int, dtype: torch.dtype = torch.float32
     ) -> float:
         """Bits per element of full pages, keys and values averaged, without per-layer overrides."""
-        from quantkv.store.layout import page_layout
+        from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 
         bits = [
-            page_layout(t.build(), num_key_value_heads, head_dim, dtype).bits_per_element
-            for t in (self.key, self.value)
+            page_layout(t.build(), num_key_value_heads, head_dim, dtype, lanes).bits_per_element
+            for t, lanes in ((self.key, KEY_LANES), (self.value, VALUE_LANES))
         ]
         return sum(bits) / 2
 

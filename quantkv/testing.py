@@ -19,7 +19,7 @@ from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
 from quantkv.spec import CacheSpec, TensorSpec
 from quantkv.spec_text import parse_spec
-from quantkv.store import TensorStore, page_layout
+from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, TensorStore, page_layout
 from quantkv.store.bytes import tensor_nbytes
 
 HEADS, HEAD_DIM = 2, 32
@@ -31,12 +31,15 @@ def check_codec(spec: str | CacheSpec) -> None:
     """Run every check on a format. Raises AssertionError."""
     parsed = parse_spec(spec)
     assert parse_spec(str(parsed)) == parsed, f"{parsed} does not survive its own short string"
-    for tensor, window in ((parsed.key, parsed.key_window), (parsed.value, parsed.value_window)):
+    for tensor, window, lanes in (
+        (parsed.key, parsed.key_window, KEY_LANES),
+        (parsed.value, parsed.value_window, VALUE_LANES),
+    ):
         codec = tensor.build()
         check_fields(codec)
         check_awkward_groups(codec)
         check_rows_are_independent(codec)
-        check_store(tensor, replace(window, sinks=2, reserve=8))
+        check_store(tensor, replace(window, sinks=2, reserve=8), lanes)
     check_decode_exact(parsed)
 
 
@@ -53,12 +56,16 @@ def check_fields(codec: Codec) -> None:
             assert (tuple(got.shape), got.dtype) == (want, field.dtype), (
                 f"{field.name}: {tuple(got.shape)} {got.dtype}, declared {want} {field.dtype}"
             )
+            assert field.bits is None or int(got.max()) < 2**field.bits, (
+                f"{field.name}: the code {int(got.max())} does not fit the declared {field.bits} bits"
+            )
         decoded = codec.decode(encoded, HEAD_DIM, compute_dtype(dtype))
         assert (decoded.shape, decoded.dtype) == (x.shape, compute_dtype(dtype)), (
             "decode changes the shape or dtype"
         )
-    layout = page_layout(codec, HEADS, HEAD_DIM, torch.float32)
-    assert layout.page_tokens % codec.group_tokens == 0
+    for lanes in (KEY_LANES, VALUE_LANES):
+        layout = page_layout(codec, HEADS, HEAD_DIM, torch.float32, lanes)
+        assert layout.page_tokens % codec.group_tokens == 0
 
 
 def check_awkward_groups(codec: Codec) -> None:
@@ -79,11 +86,11 @@ def check_rows_are_independent(codec: Codec) -> None:
     assert torch.equal(round_trip(codec, x)[0], round_trip(codec, scaled)[0]), "a row changes another row"
 
 
-def check_store(tensor: TensorSpec, window: Window) -> None:
+def check_store(tensor: TensorSpec, window: Window, lanes: Lanes = KEY_LANES) -> None:
     """Call sizes do not matter, packed values stay, the window is exact, bytes have their closed form,
     roll-back is exact."""
     x = torch.randn(2, HEADS, 192, HEAD_DIM)
-    results = [_filled(tensor, window, x, calls) for calls in CALLS]
+    results = [_filled(tensor, window, lanes, x, calls) for calls in CALLS]
     reads = [store.view().read(0, 192) for store in results]
     assert all(torch.equal(read, reads[0]) for read in reads), "the sizes of the calls change what is stored"
     store = results[0]
@@ -92,8 +99,8 @@ def check_store(tensor: TensorSpec, window: Window) -> None:
     assert torch.equal(store.view().read(0, 192), reads[0]), "going back within the reserve leaves a trace"
 
 
-def _filled(tensor: TensorSpec, window: Window, x: Tensor, calls: list[int]) -> TensorStore:
-    store = TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device)
+def _filled(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor, calls: list[int]) -> TensorStore:
+    store = TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device, lanes=lanes)
     seen, packed = None, 0
     for size in calls:
         start = store.length
@@ -113,6 +120,7 @@ def _filled(tensor: TensorSpec, window: Window, x: Tensor, calls: list[int]) -> 
             head_dim=HEAD_DIM,
             length=store.length,
             dtype=x.dtype,
+            lanes=lanes,
         )
         assert store.nbytes == predicted, f"{store.nbytes} bytes held, {predicted} predicted"
     return store

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from quantkv import CacheSpec, TensorSpec
-from quantkv.store import TensorStore
+from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 
 HEADS, DIM = 2, 32
 CPU = torch.device("cpu")
@@ -22,7 +22,8 @@ def new_store(
 ) -> TensorStore:
     tensor: TensorSpec = getattr(spec, which)
     window = tensor.window(spec.sinks, spec.reserve, spec.quantize_after)
-    return TensorStore(tensor.build(), window, (rows, heads, dim), torch.float32, CPU, pads)
+    lanes = KEY_LANES if which == "key" else VALUE_LANES
+    return TensorStore(tensor.build(), window, (rows, heads, dim), torch.float32, CPU, pads, lanes=lanes)
 
 
 def feed(store: TensorStore, x: Tensor, sizes: list[int]) -> None:
@@ -39,7 +40,7 @@ def used_fields(store: TensorStore, row: int = 0) -> dict[str, Tensor]:
     """The stored fields of a row's packed tokens, page after page, without the open page's end."""
     layout, used = store.pages.layout, store.pages.used[row]
     records = [store.pages.pool.record(number) for number in store.pages.tables[row]]
-    pages = [layout.views(record[None]) for record in records]
+    pages = [layout.read(record[None]) for record in records]
     joined = {f: torch.cat([page[f.name][0] for page in pages], 1) for f in layout.fields}
     return {f.name: x[:, : used // f.tokens] for f, x in joined.items()}
 

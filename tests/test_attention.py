@@ -15,7 +15,7 @@ from quantkv import QuantKVError, parse_spec
 from quantkv.attention import KVHandle, attend
 from quantkv.hooks import PlainReadable
 from quantkv.policy import Window
-from quantkv.store import TensorStore
+from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 
 # --- the textbook example: row vectors, k = x · W_k ---
 TOKENS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
@@ -30,7 +30,10 @@ class CachedLayer:
 
     def __init__(self) -> None:
         codec = parse_spec("exact").key.build()
-        self.stores = [TensorStore(codec, Window(0, 0, 1, 0), (1, 1, 2), torch.float64, CPU) for _ in "kv"]
+        self.stores = [
+            TensorStore(codec, Window(0, 0, 1, 0), (1, 1, 2), torch.float64, CPU, lanes=lanes)
+            for lanes in (KEY_LANES, VALUE_LANES)
+        ]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs `[T, 2]` of the new tokens `x`, attending to everything before them."""

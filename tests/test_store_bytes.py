@@ -8,7 +8,8 @@ from default_specs import DEFAULT_SPECS
 from stores import DIM, HEADS, new_store
 
 from quantkv import CacheSpec, TensorSpec, parse_spec, presets
-from quantkv.store import page_layout
+from quantkv.codecs import Field
+from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, PageLayout, page_layout
 from quantkv.store.layout import allocated_pages
 
 
@@ -18,7 +19,7 @@ def bytes_by_hand(spec: CacheSpec, which: str, rows: int, length: int) -> int:
     exact = rows * HEADS * DIM * 4 * (spec.sinks + tensor.recent + tensor.flush + spec.reserve)
     packed = max(0, length - spec.sinks - tensor.recent) // tensor.flush * tensor.flush
     bytes_per_token_head = DIM * (tensor.bits or 0) / 8
-    tokens = 32
+    tokens = 64
     while tokens * bytes_per_token_head < 4096 - 2 * 2 * tokens * (tensor.sharing == "token-head"):
         tokens *= 2
     entries = {"token-head": tokens, "channel": tokens // 32 * DIM, "token": tokens * DIM // 32}[
@@ -66,23 +67,58 @@ def test_pages_grow_by_an_eighth() -> None:
     assert all(allocated_pages(n) <= n * 9 / 8 + 1 for n in range(1, 2000))
 
 
+def field_bytes(field: Field, layout: PageLayout, padded_dim: int) -> int:
+    """Bytes up to the next field: elements without gaps but for lanes beyond head_dim, all else to 64."""
+    tokens = layout.page_tokens
+    if field.name in layout.planes:
+        bits = field.bits or 8 * field.dtype.itemsize
+        return HEADS * tokens * padded_dim * bits // 8
+    return -(-field.heads * (tokens // field.tokens) * field.width * field.dtype.itemsize // 64) * 64
+
+
+@pytest.mark.parametrize("lanes", [KEY_LANES, VALUE_LANES])
 @pytest.mark.parametrize("text", DEFAULT_SPECS)
-def test_pages_are_whole_groups_and_large_enough(text: str) -> None:
+def test_pages_are_whole_groups_and_large_enough(text: str, lanes: Lanes) -> None:
     for tensor in (parse_spec(text).key, parse_spec(text).value):
         codec = tensor.build()
         for dim in (32, 64, 96, 128):
-            layout = page_layout(codec, HEADS, dim, torch.float32)
-            fields = [f for f in layout.fields if f.tokens == 1]
-            data = sum(f.nbytes(layout.page_tokens) for f in fields) / HEADS
-            assert layout.page_tokens % codec.group_tokens == 0 and data >= 4096
-            ends = [
-                at + f.nbytes(layout.page_tokens) for at, f in zip(layout.offsets, layout.fields, strict=True)
-            ]
-            starts = [*layout.offsets[1:], layout.record_bytes]
-            assert all(
-                end <= start and at % 64 == 0
-                for end, start, at in zip(ends, starts, layout.offsets, strict=True)
-            )
+            layout = page_layout(codec, HEADS, dim, torch.float32, lanes)
+            data = [field_bytes(f, layout, dim) for f in layout.fields if f.tokens == 1]
+            assert layout.page_tokens % codec.group_tokens == 0 and layout.page_tokens % 64 == 0
+            assert sum(data) / HEADS >= 4096
+
+
+@pytest.mark.parametrize("lanes", [KEY_LANES, VALUE_LANES])
+@pytest.mark.parametrize("text", DEFAULT_SPECS)
+def test_fields_follow_each_other_at_multiples_of_64(text: str, lanes: Lanes) -> None:
+    codec = parse_spec(text).key.build()
+    for dim in (32, 96, 160):
+        layout, end = page_layout(codec, HEADS, dim, torch.float32, lanes), 0
+        for field in layout.fields:
+            start = layout.offsets.get(field.name, end)
+            for plane in layout.planes.get(field.name, ()):
+                assert plane.offset == start and plane.offset % 64 == plane.head_bytes % 64 == 0
+                start += HEADS * plane.head_bytes
+            assert field.name in layout.offsets or start == end + field_bytes(field, layout, dim)
+            end += field_bytes(field, layout, dim)
+        assert layout.record_bytes == end and end % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "dim", "lanes", "bits"),
+    [
+        ("int4-head", 64, KEY_LANES, 4.5),
+        ("int4-head", 64, VALUE_LANES, 4.5),
+        ("fp16", 64, KEY_LANES, 16),
+        ("fp16", 80, VALUE_LANES, 16),
+        ("int3-head", 64, VALUE_LANES, 3.5),
+        ("int4-head", 40, KEY_LANES, 4 + 32 / 40),
+        ("int4-head", 40, VALUE_LANES, (4 * 48 + 32) / 40),  # 40 channels take three vectors of 16
+    ],
+)
+def test_bits_of_full_pages_by_hand(text: str, dim: int, lanes: Lanes, bits: float) -> None:
+    layout = page_layout(parse_spec(text).key.build(), HEADS, dim, torch.float32, lanes)
+    assert layout.bits_per_element == pytest.approx(bits, abs=1e-12)
 
 
 def test_used_bytes_count_what_holds_tokens() -> None:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Sharing, compute_dtype
-from quantkv.codecs.packing import PLANES, pack, packed_width, unpack
 from quantkv.codecs.rounding import round_down, round_nearest, round_up_positive
 
 
@@ -37,13 +36,10 @@ class Affine(Codec):
 
     def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
         heads, width = self.sharing.entry_shape(num_heads, head_dim)
-        codes = [
-            Field(f"codes{i}", torch.uint8, num_heads, 1, packed_width(head_dim, plane))
-            for i, plane in enumerate(PLANES[self.bits])
-        ]
+        codes = Field("codes", torch.uint8, num_heads, 1, head_dim, self.bits)
         names = ("scale",) if self.symmetric else ("scale", "zero")
         metadata = [Field(name, self.metadata, heads, self.sharing.tokens, width) for name in names]
-        return (*codes, *metadata)
+        return (codes, *metadata)
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
@@ -53,15 +49,13 @@ class Affine(Codec):
         else:
             codes = blocks.sub(zero.to(blocks.dtype)).div_(scale.to(blocks.dtype)).round_()
         codes = codes.clamp_(0, 2**self.bits - 1).to(torch.uint8).reshape(x.shape)
-        out = {f"codes{i}": plane for i, plane in enumerate(pack(codes, self.bits))}
-        out["scale"] = self._entry(scale)
+        out = {"codes": codes, "scale": self._entry(scale)}
         if zero is not None:
             out["zero"] = self._entry(zero)
         return out
 
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
-        planes = [fields[f"codes{i}"] for i in range(len(PLANES[self.bits]))]
-        codes = unpack(planes, self.bits, head_dim)
+        codes = fields["codes"]
         blocks = self.sharing.split(codes.to(dtype))
         scale = Sharing.spread(fields["scale"].to(dtype))
         if self.symmetric:

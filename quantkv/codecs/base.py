@@ -15,13 +15,17 @@ from torch import Tensor
 
 from quantkv.errors import QuantKVError
 
+CODE_BITS = (1, 2, 3, 4, 5, 6, 8)
+"""Widths of codes that the store can pack."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One array of a page: `[heads, page_tokens / tokens, width]` elements of `dtype`.
 
     `heads` is the number of KV heads, or 1 where all heads share an entry; `tokens` is how many tokens
-    share one.
+    share one. With `bits` the elements are uint8 codes, one per head, token and channel, of which only the
+    low `bits` are stored; codecs always see them unpacked.
     """
 
     name: str
@@ -29,13 +33,19 @@ class Field:
     heads: int
     tokens: int
     width: int
+    bits: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bits is None:
+            return
+        if self.bits not in CODE_BITS or self.dtype != torch.uint8:
+            raise QuantKVError(
+                f"the field {self.name!r} has {self.bits} bits of {self.dtype}; legal: uint8 codes of "
+                + ", ".join(map(str, CODE_BITS))
+            )
 
     def shape(self, page_tokens: int) -> tuple[int, int, int]:
         return self.heads, page_tokens // self.tokens, self.width
-
-    def nbytes(self, page_tokens: int) -> int:
-        heads, entries, width = self.shape(page_tokens)
-        return heads * entries * width * self.dtype.itemsize
 
 
 class Codec(ABC):
@@ -50,7 +60,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, H, T, D]` to one `[N, heads, T / tokens, width]` tensor per field."""
+        """`[N, H, T, D]` to one `[N, heads, T / tokens, width]` tensor per field, codes unpacked."""
 
     @abstractmethod
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:

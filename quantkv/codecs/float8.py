@@ -23,7 +23,7 @@ class Float8(Codec):
     def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
         heads, width = self.sharing.entry_shape(num_heads, head_dim)
         return (
-            Field("codes", torch.uint8, num_heads, 1, head_dim),
+            Field("codes", torch.uint8, num_heads, 1, head_dim, bits=8),
             Field("scale", self.metadata, heads, self.sharing.tokens, width),
         )
 

@@ -46,6 +46,7 @@ def _nbytes(store: TensorStore, length: int) -> int:
         head_dim=store.head_dim,
         length=length,
         dtype=store.dtype,
+        lanes=store.lanes,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from quantkv.codecs import Codec
 from quantkv.policy import Window
 from quantkv.store.layout import allocated_pages, page_layout, windowed_pages
+from quantkv.store.tiles import Lanes
 
 
 def tensor_nbytes(
@@ -20,6 +21,7 @@ def tensor_nbytes(
     head_dim: int,
     length: int,
     dtype: torch.dtype,
+    lanes: Lanes,
     pads: Sequence[int] | None = None,
     span: int | None = None,
 ) -> int:
@@ -31,7 +33,7 @@ def tensor_nbytes(
     """
     room = window.sinks + window.capacity_at(length, max(pads or [0]))
     exact = rows * num_heads * head_dim * dtype.itemsize * room
-    layout = page_layout(codec, num_heads, head_dim, dtype)
+    layout = page_layout(codec, num_heads, head_dim, dtype, lanes)
     needed = [-(-window.packed(length - pad) // layout.page_tokens) for pad in pads or [0] * rows]
     if span is not None:
         needed = [windowed_pages(max(needed), window, span, layout.page_tokens)] * rows

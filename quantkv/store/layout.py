@@ -1,9 +1,12 @@
-"""How a page's fields lie in its record, and how many pages are allocated: everything that decides bytes,
+"""Where a page's fields lie in its record, and how many pages are allocated: everything that decides bytes,
 as pure functions.
 
 A page is one fixed byte record of one layer and one row, keys and values apart. It holds as many tokens as
-make at least 4 KiB of data per head (the codec's group and 32 times a power of two), because smaller pieces
+make at least 4 KiB of data per head (the codec's group and 64 times a power of two), because smaller pieces
 read well below streaming speed.
+
+Fields with one element per head, token and channel are tiled (`tiles`), plane after plane; all others lie
+plainly, `[heads, entries, width]`.
 """
 
 from __future__ import annotations
@@ -15,23 +18,39 @@ import torch
 from torch import Tensor
 
 from quantkv.codecs import Codec, Field
+from quantkv.errors import QuantKVError
 from quantkv.policy import Window
+from quantkv.store.tiles import PLANES, Lanes, head_bytes, join_planes, split_planes, tile, untile
 
 PAGE_BYTES_PER_HEAD = 4096
-TOKEN_MULTIPLE = 32
+TOKEN_MULTIPLE = 64
+"""Whole panels of keys."""
 ALIGNMENT = 64
-"""Fields start at cache-line boundaries, so that kernels may load them aligned."""
+"""Planes and fields start at cache-line boundaries, so that kernels may load them aligned."""
 GROWTH = 8
 """A new slab holds one page per row until this many exist, then one eighth of what is allocated: slack
 stays below 1/8."""
 
 
 @dataclass(frozen=True, slots=True)
+class Plane:
+    """One plane of a tiled field: `bits` of each element, `[heads, head_bytes]` bytes from `offset` of the
+    record on."""
+
+    bits: int
+    offset: int
+    head_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PageLayout:
-    """Where each field of a page lies. `offsets` are bytes from the start of the record."""
+    """Where each field of a page lies: tiled ones by name in `planes`, the others in `offsets` (bytes from
+    the start of the record)."""
 
     fields: tuple[Field, ...]
-    offsets: tuple[int, ...]
+    planes: dict[str, tuple[Plane, ...]]
+    offsets: dict[str, int]
+    lanes: Lanes
     page_tokens: int
     record_bytes: int
     num_heads: int
@@ -39,35 +58,92 @@ class PageLayout:
 
     @property
     def bits_per_element(self) -> float:
-        """Effective bits of a full page, metadata and alignment included."""
+        """Effective bits of a full page, metadata, padding and alignment included."""
         return 8 * self.record_bytes / (self.page_tokens * self.num_heads * self.head_dim)
 
-    def views(self, slab: Tensor) -> dict[str, Tensor]:
-        """The fields of all pages of a slab `[slots, record_bytes]` as `[slots, heads, entries, width]`
-        views."""
+    def read(self, records: Tensor) -> dict[str, Tensor]:
+        """The fields of pages `[n, record_bytes]` as `[n, heads, entries, width]`. They may share memory
+        with the records."""
         return {
-            f.name: slab[:, at : at + f.nbytes(self.page_tokens)]
-            .view(f.dtype)
-            .unflatten(1, f.shape(self.page_tokens))
-            for f, at in zip(self.fields, self.offsets, strict=True)
+            f.name: self._elements(records, f) if f.name in self.planes else self._plain(records, f)
+            for f in self.fields
         }
 
+    def write(self, records: Tensor, field: Field, at: int, x: Tensor) -> None:
+        """Put `x` `[n, heads, entries, width]` at entry `at` of a field of pages `[n, record_bytes]`."""
+        end = at + x.shape[2]
+        if field.name in self.offsets:
+            self._plain(records, field)[:, :, at:end].copy_(x)
+            return
+        x = x.to(field.dtype)
+        if x.shape[2] < self.page_tokens:
+            page = self._elements(records, field)
+            x = torch.cat([page[:, :, :at], x, page[:, :, end:]], 2)
+        parts = [x] if field.bits is None else split_planes(x, field.bits)
+        for plane, part in zip(self.planes[field.name], parts, strict=True):
+            self._tiles(records, plane).copy_(tile(part, plane.bits, self.lanes))
 
-def page_layout(codec: Codec, num_heads: int, head_dim: int, dtype: torch.dtype) -> PageLayout:
-    """The layout of pages that hold tensors `[B, num_heads, T, head_dim]` of `dtype` under `codec`."""
+    def _plain(self, records: Tensor, field: Field) -> Tensor:
+        """A field that is not tiled, `[n, heads, entries, width]`, as a view."""
+        start = self.offsets[field.name]
+        data = records[:, start : start + _plain_nbytes(field, self.page_tokens)]
+        return data.view(field.dtype).unflatten(1, field.shape(self.page_tokens))
+
+    def _elements(self, records: Tensor, field: Field) -> Tensor:
+        """A tiled field as `[n, H, page_tokens, D]`."""
+        parts = [
+            untile(self._tiles(records, p), p.bits, self.lanes, self.page_tokens, self.head_dim, field.dtype)
+            for p in self.planes[field.name]
+        ]
+        return parts[0] if field.bits is None else join_planes(parts, field.bits)
+
+    def _tiles(self, records: Tensor, plane: Plane) -> Tensor:
+        """The bytes of a plane, `[n, H, head_bytes]`, as a view."""
+        size = self.num_heads * plane.head_bytes
+        return records[:, plane.offset : plane.offset + size].unflatten(1, (self.num_heads, -1))
+
+
+def page_layout(codec: Codec, num_heads: int, head_dim: int, dtype: torch.dtype, lanes: Lanes) -> PageLayout:
+    """The layout of pages that hold tensors `[B, num_heads, T, head_dim]` of `dtype` under `codec`: keys have
+    `lanes` "tokens", values "channels"."""
     fields = codec.fields(num_heads, head_dim, dtype)
     tokens = _page_tokens(fields, num_heads, codec.group_tokens)
-    offsets, end = [], 0
+    planes: dict[str, tuple[Plane, ...]] = {}
+    offsets: dict[str, int] = {}
+    end = 0
     for field in fields:
-        offsets.append(end)
-        end += -(-field.nbytes(tokens) // ALIGNMENT) * ALIGNMENT
-    return PageLayout(fields, tuple(offsets), tokens, end, num_heads, head_dim)
+        if field.shape(tokens) != (num_heads, tokens, head_dim):
+            _check_plain(field)
+            offsets[field.name] = end
+            end += -(-_plain_nbytes(field, tokens) // ALIGNMENT) * ALIGNMENT
+            continue
+        for bits in _plane_bits(field):
+            plane = Plane(bits, end, head_bytes(bits, lanes, tokens, head_dim))
+            planes[field.name] = (*planes.get(field.name, ()), plane)
+            end += num_heads * plane.head_bytes  # whole panels: a multiple of the alignment
+    return PageLayout(fields, planes, offsets, lanes, tokens, end, num_heads, head_dim)
+
+
+def _plane_bits(field: Field) -> tuple[int, ...]:
+    """Bits of an element in each plane of a field."""
+    return PLANES[field.bits] if field.bits else (8 * field.dtype.itemsize,)
+
+
+def _plain_nbytes(field: Field, page_tokens: int) -> int:
+    return math.prod(field.shape(page_tokens)) * field.dtype.itemsize
+
+
+def _check_plain(field: Field) -> None:
+    if field.bits is not None:
+        raise QuantKVError(
+            f"the field {field.name!r} has bits, so it needs one code for each head, token and channel"
+        )
 
 
 def _page_tokens(fields: tuple[Field, ...], num_heads: int, group: int) -> int:
     multiple = math.lcm(group, TOKEN_MULTIPLE)
-    per_token_head = sum(f.nbytes(multiple) for f in fields if f.tokens == 1) / (multiple * num_heads)
-    least = math.ceil(PAGE_BYTES_PER_HEAD / per_token_head / multiple)
+    bits = sum(f.heads * f.width * sum(_plane_bits(f)) for f in fields if f.tokens == 1)
+    least = math.ceil(8 * PAGE_BYTES_PER_HEAD * num_heads / bits / multiple)
     return multiple * 2 ** math.ceil(math.log2(max(1, least)))
 
 

@@ -18,7 +18,11 @@ from quantkv.store.pool import GONE, PagePool
 
 
 class PageStore:
-    """Packed tokens of some rows. Token positions are counted from each row's first packed token."""
+    """Packed tokens of some rows. Token positions are counted from each row's first packed token.
+
+    `generation` grows whenever a table changes, so that what was looked up from tables can be kept until
+    then.
+    """
 
     def __init__(
         self, codec: Codec, layout: PageLayout, rows: int, device: torch.device, pool: PagePool | None = None
@@ -27,11 +31,16 @@ class PageStore:
         self.pool = pool or PagePool(layout, rows, device)
         self.tables: list[list[int]] = [[] for _ in range(rows)]
         self.used: list[int] = [0] * rows
+        self.generation = 0
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
 
     @property
     def nbytes(self) -> int:
         return self.pool.nbytes
+
+    def page_pointers(self, row: int) -> list[int]:
+        """Addresses of the records of a row's pages, 64-byte aligned; 0 where a page is gone."""
+        return [0 if n == GONE else self.pool.record(n).data_ptr() for n in self.tables[row]]
 
     def fork(self) -> PageStore:
         """A store that starts with the same tokens on the same pages; each page is freed when no fork lists
@@ -62,6 +71,7 @@ class PageStore:
             self.pool.retain(table)
         self.pool.release(numbers)
         self.used = list(used)
+        self.generation += 1
 
     @property
     def used_nbytes(self) -> int:
@@ -94,12 +104,11 @@ class PageStore:
         `rows`."""
         base = index * self.layout.page_tokens
         numbers = [self.tables[row][index] for row in rows]
-        for first, last, views in self.pool.runs(numbers):
+        for first, last, records in self.pool.runs(numbers):
             for field in self.layout.fields:
                 low, high = ((t - start) // field.tokens for t in span)
-                to = (span[0] - base) // field.tokens
-                source = fields[field.name][first:last, :, low:high]
-                views[field.name][:, :, to : to + high - low].copy_(source)
+                entries = fields[field.name][first:last, :, low:high]
+                self.layout.write(records, field, (span[0] - base) // field.tokens, entries)
 
     def read(self, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """Decoded tokens `[start, stop)` of `rows`: `[len(rows), H, stop - start, D]` in `dtype`."""
@@ -107,8 +116,9 @@ class PageStore:
         first, last = start // layout.page_tokens, -(-stop // layout.page_tokens)
         shape = (count, layout.num_heads, last - first, layout.page_tokens, layout.head_dim)
         out = torch.empty(shape, dtype=dtype, device=self.device)
-        for low, _, fields in self.runs(rows, first, last):
-            x = self.codec.decode(fields, layout.head_dim, dtype)
+        numbers = [self.tables[row][index] for index in range(first, last) for row in rows]
+        for low, _, records in self.pool.runs(numbers):
+            x = self.codec.decode(layout.read(records), layout.head_dim, dtype)
             for at, piece in _whole_pages(x, low, count):
                 page, row = divmod(at, count)
                 pages, wide = piece.shape[:2]
@@ -116,20 +126,12 @@ class PageStore:
         base = first * layout.page_tokens
         return out.flatten(2, 3)[:, :, start - base : stop - base]
 
-    def runs(
-        self, rows: Sequence[int], first: int, last: int
-    ) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """Fields of pages `[first, last)` of `rows`, as views of what lies together in memory.
-
-        Pages are counted page by page, rows innermost; each item is a range of that count, and its fields.
-        """
-        return self.pool.runs([self.tables[row][index] for index in range(first, last) for row in rows])
-
     def drop(self, row: int, pages: int) -> None:
         """Give up the first `pages` pages of a row, and never store those it has not reached."""
-        table = self.tables[row]
+        table, gone = self.tables[row], [GONE] * pages
+        self.generation += table[:pages] != gone
         self.pool.release(table[:pages])
-        table[:pages] = [GONE] * pages
+        table[:pages] = gone
         self.used[row] = max(self.used[row], pages * self.layout.page_tokens)
 
     def truncate(self, row: int, tokens: int) -> None:
@@ -138,6 +140,7 @@ class PageStore:
         self.pool.release(self.tables[row][keep:])
         self.tables[row] = self.tables[row][:keep]
         self.used[row] = tokens
+        self.generation += 1
 
     def select(self, rows: Sequence[int]) -> None:
         """Make the rows be `rows` of the present ones, in order and with repeats: tables move, pages stay."""
@@ -148,6 +151,7 @@ class PageStore:
             self.pool.release(table)
         self.tables[:] = [list(old[row]) for row in rows]
         self.used = [self.used[row] for row in rows]
+        self.generation += 1
 
     def _reserve(self, rows: Sequence[int], start: int, stop: int) -> None:
         """Give every row the pages up to token `stop`, and an open page of its own."""
@@ -157,7 +161,9 @@ class PageStore:
                 self._own_open_page(row)
         for _ in range(-(-start // page), -(-stop // page)):
             for row, number in zip(rows, self.pool.take(len(rows)), strict=True):
+                self.pool.record(number).zero_()  # no reader ever meets bytes that nobody wrote
                 self.tables[row].append(number)
+            self.generation += 1
 
     def _own_open_page(self, row: int) -> None:
         number = self.tables[row][-1]
@@ -167,6 +173,7 @@ class PageStore:
         self.pool.record(copy).copy_(self.pool.record(number))
         self.pool.release([number])
         self.tables[row][-1] = copy
+        self.generation += 1
 
 
 def _release_all(pool: PagePool, tables: list[list[int]]) -> None:

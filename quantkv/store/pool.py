@@ -24,7 +24,6 @@ class PagePool:
     def __init__(self, layout: PageLayout, unit: int, device: torch.device) -> None:
         self.layout, self.device, self.unit = layout, device, max(1, unit)
         self.slabs: list[Tensor] = []
-        self._fields: list[dict[str, Tensor]] = []
         self._first: list[int] = []  # number of the first page of each slab
         self._refs: list[int] = []
         self._free: list[int] = []
@@ -73,22 +72,21 @@ class PagePool:
     def empty_records(self) -> Tensor:
         return torch.empty(0, self.layout.record_bytes, dtype=torch.uint8, device=self.device)
 
-    def runs(self, numbers: Sequence[int]) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """Index ranges of `numbers` whose pages lie together, with their fields as `[n, heads, entries,
-        width]` views."""
+    def runs(self, numbers: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
+        """Index ranges of `numbers` whose pages lie together, with their records as `[n, record_bytes]`
+        views."""
         edges = set(self._first)
         starts = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1] + 1 or n in edges]
         for low, high in zip(starts, [*starts[1:], len(numbers)], strict=True):
             slab = self._slab(numbers[low])
             base = self._first[slab]
             first, last = numbers[low] - base, numbers[high - 1] + 1 - base
-            yield low, high, {name: view[first:last] for name, view in self._fields[slab].items()}
+            yield low, high, self.slabs[slab][first:last]
 
     def _grow(self) -> None:
         total = len(self._refs)
         slots = self.unit * next_slab_pages(total // self.unit)
         self.slabs.append(torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device))
-        self._fields.append(self.layout.views(self.slabs[-1]))
         self._first.append(total)
         self._refs += [0] * slots
         self._free += range(total, total + slots)

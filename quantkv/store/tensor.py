@@ -20,6 +20,7 @@ from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
 from quantkv.store.layout import page_layout, windowed_pages
 from quantkv.store.pages import PageStore
+from quantkv.store.tiles import Lanes
 from quantkv.store.view import View
 from quantkv.store.window import Ring, Sinks
 
@@ -38,12 +39,15 @@ class TensorStore:
         dtype: torch.dtype,
         device: torch.device,
         pads: Sequence[int] | None = None,
+        *,
+        lanes: Lanes,
     ) -> None:
-        """`shape` is (rows, num_key_value_heads, head_dim)."""
+        """`shape` is (rows, num_key_value_heads, head_dim); keys have `lanes` "tokens", values "channels"."""
         rows, heads, head_dim = shape
         self.codec, self.window, self.dtype, self.device = codec, window, dtype, device
         self.heads, self.head_dim = heads, head_dim
-        self.pages = PageStore(codec, page_layout(codec, heads, head_dim, dtype), rows, device)
+        self.lanes = lanes
+        self.pages = PageStore(codec, page_layout(codec, heads, head_dim, dtype, lanes), rows, device)
         self.ring = Ring(shape, window.capacity_at(0), dtype, device)
         self.sinks = Sinks(shape, window.sinks, dtype, device)
         self.pads = list(pads or [0] * rows)

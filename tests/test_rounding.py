@@ -1,8 +1,6 @@
-"""Bit packing against bytes written by hand; directed rounding against a list of every number of a dtype."""
+"""Directed rounding against a list of every number of a dtype."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -11,51 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantkv.codecs.packing import PLANES, pack, packed_width, unpack
 from quantkv.codecs.rounding import round_down, round_up, round_up_positive
 
-BITS = sorted(PLANES)
 
-
-def test_planes_add_up_to_their_width() -> None:
-    assert BITS == [1, 2, 3, 4, 5, 6, 8]
-    assert all(sum(PLANES[bits]) == bits for bits in BITS)
-
-
-BY_HAND = [
-    (1, [1, 0, 1, 1, 0, 0, 0, 1, 1], [[0b10001101, 0b1]]),
-    (2, [0, 1, 2, 3, 3], [[0b11100100, 0b11]]),
-    (2, [2, 3, 3, 2, 0, 0, 1, 3], [[190, 208]]),  # the KIVI group of the known answers, low code first
-    (3, [5, 2, 7, 0, 4], [[0b00111001, 0b00], [0b00010101]]),
-    (4, [1, 2, 15], [[0x21, 0x0F]]),
-    (5, [17, 2, 31], [[0x21, 0x0F], [0b101]]),
-    (6, [33, 18, 63, 0, 1], [[0x21, 0x0F, 0x01], [0b00110110, 0b00]]),
-    (8, [0, 255, 7], [[0, 255, 7]]),
-]
-
-
-@pytest.mark.parametrize(("bits", "codes", "planes"), BY_HAND)
-def test_bytes_by_hand(bits: int, codes: list[int], planes: list[list[int]]) -> None:
-    packed = pack(torch.tensor(codes, dtype=torch.uint8), bits)
-    assert [plane.tolist() for plane in packed] == planes
-    assert unpack([torch.tensor(p, dtype=torch.uint8) for p in planes], bits, len(codes)).tolist() == codes
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.data(), bits=st.sampled_from(BITS), width=st.integers(1, 70), rows=st.integers(1, 3))
-def test_round_trip_takes_no_more_bytes_than_bits(
-    data: st.DataObject, bits: int, width: int, rows: int
-) -> None:
-    numbers = st.lists(st.integers(0, 2**bits - 1), min_size=rows * width, max_size=rows * width)
-    codes = torch.tensor(data.draw(numbers), dtype=torch.uint8).view(rows, width)
-    planes = pack(codes.clone(), bits)
-    assert torch.equal(unpack(planes, bits, width), codes)
-    assert all(plane.dtype == torch.uint8 for plane in planes)
-    sizes = [math.ceil(width * plane / 8) for plane in PLANES[bits]]
-    assert [plane.shape[-1] for plane in planes] == sizes == [packed_width(width, b) for b in PLANES[bits]]
-
-
-# --- directed rounding: every finite number of each 16-bit dtype, sorted, is the ground truth ---
+# --- every finite number of each 16-bit dtype, sorted, is the ground truth ---
 def all_numbers(dtype: torch.dtype) -> np.ndarray:
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     numbers = bits.view(dtype).to(torch.float64)
