@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from quantkv import native
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.layer import QuantizedLayer
 from quantkv.sliding import QuantizedSlidingLayer
@@ -87,8 +88,10 @@ class QuantizedCache(DynamicCache):
 
     @property
     def engine(self) -> str:
-        """The engine that serves the fused attention path."""
-        return "reference"
+        """The engine that serves the fused attention path: `native-` and its build, or `reference` where
+        some layer's codec, dtype or device has no kernels."""
+        served = native.isa() is not None and all(layer.has_kernels for layer in self.quantized_layers)
+        return f"native-{native.isa()}" if served else "reference"
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         ASKED_FOR_MASK.set(weakref.ref(self))

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 IMPLEMENTATION = "quantkv"
-LONG_QUERY = 128
-"""Queries are taken this many at a time, so that scores stay bounded in long calls on a filled cache."""
 _REFUSED = ("indices", "block_indices", "sinks")
 
 
@@ -97,52 +95,40 @@ def quantkv_attention(
 ) -> tuple[Tensor, None]:
     """Attention over handles without decoding the history; everything else goes to sdpa or the reference
     engine."""
-    refused = [name for name in _REFUSED if kwargs.get(name) is not None]
-    if refused:
-        raise UnsupportedError(
-            f"attn_implementation='quantkv' does not know the attention argument {refused[0]!r}; use 'eager'"
-        )
-    causal = (
-        is_causal if is_causal is not None else getattr(module, "is_causal", True)
-    ) and attention_mask is None
-    options = {"scaling": scaling, "softcap": softcap, "sink_logits": s_aux}
-    simulation = SIMULATION.get()
-    if simulation is not None and isinstance(layer := getattr(module, "layer_idx", None), int):
-        out = simulation.attend(layer, query, key, value, attention_mask, causal=causal, **options)
-        if out is not None:
-            return out.transpose(1, 2).contiguous(), None
-    if isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None:
-        out = _by_query_blocks(query, key.kv, value.kv, attention_mask, causal, options)
-        return out.transpose(1, 2).contiguous(), None
-    if softcap is None and s_aux is None:
+    _refuse(kwargs)
+    asked = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    options: dict[str, Any] = {
+        "mask": attention_mask, "causal": asked and attention_mask is None,
+        "scaling": scaling, "softcap": softcap, "sink_logits": s_aux,
+    }  # fmt: skip
+    out = _simulated(module, query, key, value, options)
+    if out is None and isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None:
+        out = attend(query, key.kv, value.kv, **options)
+    if out is None and softcap is None and s_aux is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
             position_bias=position_bias, **kwargs,
         )  # fmt: skip
-    raw = PlainReadable(key), PlainReadable(value)
-    return _by_query_blocks(query, *raw, attention_mask, causal, options).transpose(1, 2).contiguous(), None
+    if out is None:
+        out = attend(query, PlainReadable(key), PlainReadable(value), **options)
+    return out.transpose(1, 2).contiguous(), None
 
 
-def _by_query_blocks(
-    query: Tensor, key: Any, value: Any, mask: Tensor | None, causal: bool, options: dict[str, Any]
-) -> Tensor:
-    """`attend` a bounded number of queries at a time."""
-    length, stop = query.shape[2], key.shape[2]
-    if length <= LONG_QUERY:
-        return attend(query, key, value, mask=mask, causal=causal, **options)
-    if mask is None and causal:
-        mask = torch.ones(length, stop, dtype=torch.bool, device=query.device).tril(stop - length)[None, None]
-    parts = [
-        attend(
-            part,
-            key,
-            value,
-            mask=None if mask is None else mask[:, :, i * LONG_QUERY : (i + 1) * LONG_QUERY],
-            **options,
-        )
-        for i, part in enumerate(query.split(LONG_QUERY, 2))
-    ]
-    return torch.cat(parts, 2)
+def _refuse(arguments: dict[str, Any]) -> None:
+    for name in _REFUSED:
+        if arguments.get(name) is not None:
+            raise UnsupportedError(
+                f"attn_implementation='quantkv' does not know the attention argument {name!r}; use 'eager'"
+            )
+
+
+def _simulated(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+) -> Tensor | None:
+    simulation, layer = SIMULATION.get(), getattr(module, "layer_idx", None)
+    if simulation is None or not isinstance(layer, int):
+        return None
+    return simulation.attend(layer, query, key, value, **options)
 
 
 class PlainReadable:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from quantkv import native
 from quantkv.attention import KVHandle
 from quantkv.errors import QuantKVError
 from quantkv.spec import CacheSpec
@@ -204,6 +205,13 @@ class QuantizedLayer(DynamicLayer):
 
     def prefetch(self) -> None:
         """Nothing to do: the layer never left its device."""
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether native kernels read this layer; before the first update, as far as the spec says."""
+        if self.stores:
+            return all(s.pages.format is not None and s.dtype in native.FLOATS for s in self.stores)
+        return all(tensor.build().kernel() is not None for tensor in (self.spec.key, self.spec.value))
 
     def storages(self) -> Iterable[Tensor]:
         for store in self.stores:

@@ -1,13 +1,14 @@
 """Codecs: pure functions between exact keys or values and the packed fields of a page. One method per
 file."""
 
-from quantkv.codecs.base import Codec, Field, Sharing, compute_dtype
+from quantkv.codecs.base import Codec, Field, Kernel, Sharing, compute_dtype
 from quantkv.codecs.registry import CodecFamily, codec_family, codec_names, register_codec
 
 __all__ = [
     "Codec",
     "CodecFamily",
     "Field",
+    "Kernel",
     "Sharing",
     "codec_family",
     "codec_names",

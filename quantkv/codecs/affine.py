@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Sharing, compute_dtype
+from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Kernel, Sharing, compute_dtype
 from quantkv.codecs.rounding import round_down, round_nearest, round_up_positive
 
 
@@ -63,6 +63,10 @@ class Affine(Codec):
         else:
             blocks = blocks.mul_(scale).add_(Sharing.spread(fields["zero"].to(dtype)))
         return blocks.reshape(codes.shape)
+
+    def kernel(self) -> Kernel:
+        centre = 2.0 ** (self.bits - 1) if self.symmetric else 0.0
+        return Kernel("affine", self.sharing, not self.symmetric, centre, self.outward)
 
     def _asymmetric(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
         low, high = blocks.amin(SHARED_DIMS, keepdim=True), blocks.amax(SHARED_DIMS, keepdim=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -48,6 +49,24 @@ class Field:
         return self.heads, page_tokens // self.tokens, self.width
 
 
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What native kernels need to know of a codec whose fields are "codes" (or "values"), "scale" and
+    "zero": `x̂ = scale · number(code) + zero`, or the values themselves.
+
+    `number` is one of affine (`code − centre`), e4m3, e5m2, table (`table[code]`) and raw; without `sharing`
+    there are neither scales nor zeros.
+    """
+
+    number: Literal["affine", "e4m3", "e5m2", "table", "raw"]
+    sharing: Sharing | None = None
+    has_zero: bool = False
+    centre: float = 0.0
+    outward: bool = True
+    """Zeros were rounded down and scales up (else both to nearest)."""
+    table: tuple[float, ...] = ()
+
+
 class Codec(ABC):
     """Encode and decode keys or values. Stateless; one instance serves every layer with the same spec."""
 
@@ -65,6 +84,10 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
         """Fields back to `[N, H, T, D]`, computed and returned in `dtype` (float32 or float64)."""
+
+    def kernel(self) -> Kernel | None:
+        """How native kernels may read and write the fields themselves; None where only this codec can."""
+        return None
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Sharing, compute_dtype
+from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Kernel, Sharing, compute_dtype
 from quantkv.codecs.rounding import round_up_positive
 
 
@@ -39,3 +39,7 @@ class Float8(Codec):
         codes = fields["codes"].contiguous().view(self.code).to(dtype)
         blocks = self.sharing.split(codes).mul_(Sharing.spread(fields["scale"].to(dtype)))
         return blocks.reshape(codes.shape)
+
+    def kernel(self) -> Kernel | None:
+        names = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+        return Kernel(names[self.code], self.sharing) if self.code in names else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import Codec, Field, compute_dtype
+from quantkv.codecs.base import Codec, Field, Kernel, compute_dtype
 
 
 class Raw(Codec):
@@ -30,3 +30,6 @@ class Raw(Codec):
 
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
         return fields["values"].to(dtype)
+
+    def kernel(self) -> Kernel:
+        return Kernel("raw")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from quantkv import native
 from quantkv.codecs import Codec
 from quantkv.store.layout import PageLayout
 from quantkv.store.pool import GONE, PagePool
@@ -32,15 +34,19 @@ class PageStore:
         self.tables: list[list[int]] = [[] for _ in range(rows)]
         self.used: list[int] = [0] * rows
         self.generation = 0
+        self.format = native.page_format(layout, codec) if device.type == "cpu" else None
+        self._kernel_pages: tuple[int, Any] | None = None
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
 
     @property
     def nbytes(self) -> int:
         return self.pool.nbytes
 
-    def page_pointers(self, row: int) -> list[int]:
-        """Addresses of the records of a row's pages, 64-byte aligned; 0 where a page is gone."""
-        return [0 if n == GONE else self.pool.record(n).data_ptr() for n in self.tables[row]]
+    def page_pointers(self, row: int, first: int = 0, last: int | None = None) -> list[int]:
+        """Addresses of the records of a row's pages `[first, last)`, 64-byte aligned; 0 where a page is
+        gone."""
+        addresses = self.pool.addresses
+        return [0 if n == GONE else addresses[n] for n in self.tables[row][first:last]]
 
     def fork(self) -> PageStore:
         """A store that starts with the same tokens on the same pages; each page is freed when no fork lists
@@ -88,14 +94,29 @@ class PageStore:
         """Encode `[len(rows), H, T, D]` and add it to `rows`, which must hold equally many tokens; T is
         whole groups."""
         start, length = self.used[rows[0]], x.shape[-2]
-        fields = self.codec.encode(x)
-        page = self.layout.page_tokens
         self._reserve(rows, start, start + length)
+        if self.format is not None and x.dtype in native.FLOATS:
+            self._encode_natively(rows, start, x)
+        else:
+            self._encode(rows, start, x)
+        for row in rows:
+            self.used[row] = start + length
+
+    def _encode(self, rows: Sequence[int], start: int, x: Tensor) -> None:
+        fields, length = self.codec.encode(x), x.shape[-2]
+        page = self.layout.page_tokens
         for index in range(start // page, -(-(start + length) // page)):
             low, high = max(start, index * page), min(start + length, (index + 1) * page)
             self._write(rows, index, (low, high), fields, start)
-        for row in rows:
-            self.used[row] = start + length
+
+    def _encode_natively(self, rows: Sequence[int], start: int, x: Tensor) -> None:
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        first, offset = divmod(start, self.layout.page_tokens)
+        pages = [self.page_pointers(row, first) for row in rows]
+        native.kernels().encode(
+            self.format, pages, offset, x.data_ptr(), native.FLOATS[x.dtype], tuple(x.shape), x.stride()[:3],
+            torch.get_num_threads(), native.isa(),
+        )  # fmt: skip
 
     def _write(
         self, rows: Sequence[int], index: int, span: tuple[int, int], fields: dict[str, Tensor], start: int
@@ -112,6 +133,8 @@ class PageStore:
 
     def read(self, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """Decoded tokens `[start, stop)` of `rows`: `[len(rows), H, stop - start, D]` in `dtype`."""
+        if self.format is not None and dtype == torch.float32:
+            return self._decode_natively(rows, start, stop)
         layout, count = self.layout, len(rows)
         first, last = start // layout.page_tokens, -(-stop // layout.page_tokens)
         shape = (count, layout.num_heads, last - first, layout.page_tokens, layout.head_dim)
@@ -125,6 +148,28 @@ class PageStore:
                 out[row : row + wide, :, page : page + pages].copy_(piece.permute(1, 2, 0, 3, 4))
         base = first * layout.page_tokens
         return out.flatten(2, 3)[:, :, start - base : stop - base]
+
+    def _decode_natively(self, rows: Sequence[int], start: int, stop: int) -> Tensor:
+        shape = (len(rows), self.layout.num_heads, stop - start, self.layout.head_dim)
+        out = torch.empty(shape, dtype=torch.float32)
+        page = self.layout.page_tokens
+        first, last = start // page, -(-stop // page)
+        pages = [self.page_pointers(row, first, last) for row in rows]
+        low, high = start - first * page, stop - first * page
+        native.kernels().decode(
+            self.format, pages, low, high, out.data_ptr(), out.stride()[:3], torch.get_num_threads(), native.isa()
+        )
+        return out
+
+    def kernel_pages(self) -> Any:
+        """The tables as kernels read them; `format` must not be None."""
+        if self._kernel_pages is None:
+            self._kernel_pages = (-1, native.kernels().Pages(self.format))
+        generation, pages = self._kernel_pages
+        if generation != self.generation:
+            pages.set([self.page_pointers(row) for row in range(len(self.tables))])
+            self._kernel_pages = (self.generation, pages)
+        return pages
 
     def drop(self, row: int, pages: int) -> None:
         """Give up the first `pages` pages of a row, and never store those it has not reached."""

@@ -29,8 +29,8 @@ class View:
         self, store: TensorStore, visible: list[int], stop: int, ring: Ring, extra: Tensor | None
     ) -> None:
         self.store, self.visible, self.stop = store, visible, stop
-        self._ring, self._extra = ring, extra
-        self._extra_from = stop - (0 if extra is None else extra.shape[-2])
+        self.ring, self.extra = ring, extra
+        self.extra_from = stop - (0 if extra is None else extra.shape[-2])
         self._version = store.version
 
     @property
@@ -40,12 +40,12 @@ class View:
     def after_packing(self) -> View:
         """The same tokens as the store now holds them: what `prefill: final` reads."""
         visible = [self.store.packed(row, self.stop) for row in range(self.store.rows)]
-        return View(self.store, visible, self.stop, self._ring, self._extra)
+        return View(self.store, visible, self.stop, self.ring, self.extra)
 
     def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
         """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros where
         padding."""
-        self._check()
+        self.check()
         dtype = dtype or self.store.dtype
         groups, (rows, heads, _, head_dim) = self.store.row_groups(), self.shape
         if len(groups) == 1 and start < stop:
@@ -70,11 +70,11 @@ class View:
         """Exact values of positions after the sinks, from the ring and the running call's own tensor: `[B,
         H, T, D]`."""
         parts = []
-        if start < self._extra_from:
-            parts.append(ring.read(start, min(stop, self._extra_from)))
-        if stop > self._extra_from and self._extra is not None:
-            low = max(start, self._extra_from) - self._extra_from
-            parts.append(self._extra[:, :, low : stop - self._extra_from])
+        if start < self.extra_from:
+            parts.append(ring.read(start, min(stop, self.extra_from)))
+        if stop > self.extra_from and self.extra is not None:
+            low = max(start, self.extra_from) - self.extra_from
+            parts.append(self.extra[:, :, low : stop - self.extra_from])
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
     def _read_rows(self, rows: list[int], pad: int, span: tuple[int, int], dtype: torch.dtype) -> Tensor:
@@ -99,10 +99,10 @@ class View:
             parts.append(store.pages.read(rows, low - first, high - first, compute_dtype(dtype)).to(dtype))
         low = max(start, packed_end)
         if low < stop:
-            parts.append(self.exact(low, stop, self._ring)[members].to(dtype))
+            parts.append(self.exact(low, stop, self.ring)[members].to(dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self._version != self.store.version:
             raise QuantKVError(
                 "these keys or values belong to an earlier state of the cache: read them before its next "
@@ -114,16 +114,16 @@ class Since:
     """A view without its first `start` positions: what a layer with a sliding window shows."""
 
     def __init__(self, view: View, start: int) -> None:
-        self._view, self._start = view, start
+        self.view, self.start = view, start
         self.store, self.visible, self.stop = view.store, view.visible, view.stop - start
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        rows, heads, _, head_dim = self._view.shape
+        rows, heads, _, head_dim = self.view.shape
         return rows, heads, self.stop, head_dim
 
     def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
-        return self._view.read(start + self._start, stop + self._start, dtype)
+        return self.view.read(start + self.start, stop + self.start, dtype)
 
     def edges(self) -> list[int]:
-        return sorted({max(0, edge - self._start) for edge in self._view.edges()})
+        return sorted({max(0, edge - self.start) for edge in self.view.edges()})

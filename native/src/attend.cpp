@@ -1,0 +1,135 @@
+#include "attend.h"
+
+#include "head.h"
+#include "threads.h"
+
+#include <atomic>
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+// Softmax statistics and weighted sums of one share of one head's tokens, in a flat run of floats:
+// [top, total, mass] of each query row, then the sums, then the packed values' own sums where they are apart.
+struct Share {
+  float* p;
+  int64_t queries, width;
+  float* top() const { return p; }
+  float* total() const { return p + queries; }
+  float* mass() const { return p + 2 * queries; }
+  float* sums(int side) const { return p + 3 * queries + side * queries * width; }
+};
+
+static int64_t share_floats(const Request& r) {
+  int64_t width = vectors_of(*r.value.format) * LANES, queries = int64_t(r.ratio) * r.queries;
+  return rounded_up(3 * queries + 2 * queries * width, LANES);
+}
+
+// How many shares a head's tokens are cut into, so that threads find equal work.
+static int64_t shares_per_head(const Request& r) {
+  int64_t heads = int64_t(r.rows) * r.kv_heads, threads = r.threads;
+  if (threads <= 1 || heads % threads == 0) return 1;
+  int64_t most = (r.stop - r.start + 511) / 512;
+  int64_t wanted = heads >= 4 * threads ? 2 : threads;
+  return most < wanted ? (most > 1 ? most : 1) : wanted;
+}
+
+static void merge(const Share& into, const Share& from, bool apart) {
+  for (int64_t m = 0; m < into.queries; ++m) {
+    float top = into.top()[m] > from.top()[m] ? into.top()[m] : from.top()[m];
+    float safe = top == -INFINITY ? 0.0f : top;
+    float a = std::exp(into.top()[m] - safe), b = std::exp(from.top()[m] - safe);
+    into.top()[m] = top;
+    into.total()[m] = into.total()[m] * a + from.total()[m] * b;
+    into.mass()[m] = into.mass()[m] * a + from.mass()[m] * b;
+    for (int side = 0; side <= int(apart); ++side)
+      for (int64_t c = 0; c < into.width; ++c) {
+        float& x = into.sums(side)[m * into.width + c];
+        x = x * a + from.sums(side)[m * into.width + c] * b;
+      }
+  }
+}
+
+static void write_as(Float type, uint8_t* out, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, x + i, 4);
+    if (type == Float::f32) {
+      std::memcpy(out + 4 * i, &bits, 4);
+    } else {
+      uint16_t half = type == Float::f16 ? float_to_half(x[i]) : float_to_bfloat(bits);
+      std::memcpy(out + 2 * i, &half, 2);
+    }
+  }
+}
+
+// Divide by the totals, sink logits included, and write one head's query rows to [rows, queries, Hq, Dv].
+static void finish(const Request& r, int row, int head, const Share& s) {
+  const int64_t dim = r.value.format->head_dim, q_heads = int64_t(r.kv_heads) * r.ratio;
+  Buffer<float> line(s.width);
+  for (int64_t m = 0; m < s.queries; ++m) {
+    int64_t q_head = head * r.ratio + m / r.queries, at = (int64_t(row) * r.queries + m % r.queries) * q_heads + q_head;
+    float total = s.total()[m];
+    if (r.sink_logits) {
+      float safe = s.top()[m] == -INFINITY ? 0.0f : s.top()[m];
+      // a logit far above every score would overflow: the quotient is what counts, and it goes to zero
+      total += std::exp(r.sink_logits[q_head] - safe);
+    }
+    float scale = total == 0.0f ? 0.0f : 1.0f / total;
+    for (int64_t c = 0; c < dim; ++c) line[c] = s.sums(0)[m * s.width + c] * scale;
+    write_as(r.query_type, r.out + at * dim * float_bytes(r.query_type), line.data(), dim);
+    if (r.out_packed)
+      for (int64_t c = 0; c < dim; ++c) r.out_packed[at * dim + c] = s.sums(1)[m * s.width + c] * scale;
+    if (r.packed_mass) r.packed_mass[at] = s.mass()[m] * scale;
+  }
+}
+
+void attend(const Request& r) {
+  const int64_t queries = int64_t(r.ratio) * r.queries, width = vectors_of(*r.value.format) * LANES;
+  const int64_t cuts = shares_per_head(r), heads = int64_t(r.rows) * r.kv_heads, floats = share_floats(r);
+  Buffer<float> all(heads * cuts * floats);
+  std::atomic<int64_t> next{0};
+  parallel(r.threads, [&](int, int) {
+    HeadReader reader(r);
+    for (int64_t item; (item = next.fetch_add(1)) < heads * cuts;) {
+      int64_t head = item / cuts, cut = item % cuts, length = r.stop - r.start;
+      int64_t low = r.start + rounded_up(length * cut / cuts, TILE), high = r.start + rounded_up(length * (cut + 1) / cuts, TILE);
+      Share s{all.data() + item * floats, queries, width};
+      reader.run(int(head / r.kv_heads), int(head % r.kv_heads), low < r.stop ? low : r.stop,
+                 high < r.stop ? high : r.stop, s.top(), s.total(), s.mass(), s.sums(0), s.sums(1));
+    }
+  });
+  for (int64_t head = 0; head < heads; ++head) {
+    Share first{all.data() + head * cuts * floats, queries, width};
+    for (int64_t cut = 1; cut < cuts; ++cut)
+      merge(first, Share{all.data() + (head * cuts + cut) * floats, queries, width}, r.out_packed != nullptr);
+    finish(r, int(head / r.kv_heads), int(head % r.kv_heads), first);
+  }
+}
+
+// Sixteen-wide multiply-adds on registers alone.
+double multiply_adds(int64_t rounds) {
+  F16 acc[12];
+  for (int i = 0; i < 12; ++i) acc[i] = splat(float(i));
+  F16 a = splat(0.999f), b = splat(0.001f);
+  for (int64_t n = 0; n < rounds; ++n) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) acc[i] = fma(acc[i], a, b);
+  }
+  F16 all = acc[0];
+  for (int i = 1; i < 12; ++i) all = all + acc[i];
+  return double(sum(all));
+}
+
+double sum_bytes(const uint8_t* p, int64_t bytes) {
+  F16 acc[8];
+  for (auto& x : acc) x = splat(0.0f);
+  for (int64_t at = 0; at + 512 <= bytes; at += 512) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) acc[i] = acc[i] + load(reinterpret_cast<const float*>(p + at + i * 64));
+  }
+  for (int i = 1; i < 8; ++i) acc[0] = acc[0] + acc[i];
+  return double(sum(acc[0]));
+}
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv

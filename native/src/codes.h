@@ -1,0 +1,61 @@
+// How the pages of one format are read: the loop for its codes, the tables of its planes, or the slow way.
+#pragma once
+
+#include "element.h"
+#include "panel.h"
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+class Codes {
+ public:
+  explicit Codes(const Format& f) : f_(f) {
+    int shift = 0;
+    for (size_t i = 0; i < f.planes.size() && i < MAX_PLANES; ++i) {
+      for (int c = 0; c < 16 && f.planes[i].bits < 8; ++c) {
+        int code = (c & ((1 << f.planes[i].bits) - 1)) << shift;
+        tables_[i][c] = f.code == Code::table && f.bits <= 4 ? f.table[size_t(code)] : float(code);
+      }
+      shift += f.planes[i].bits;
+    }
+  }
+
+  // Whether a loader can read runs of `rows` rows whose coefficients change after so many.
+  bool loadable(int vectors, int64_t rows) const {
+    return panel_for(f_, 1, vectors, 4) && rows % panel_step(f_, vectors) == 0;
+  }
+
+  Source source(const uint8_t* record, int head, const Panel& panel) const {
+    Source s{};
+    for (size_t i = 0; i < f_.planes.size() && i < MAX_PLANES; ++i) {
+      const Plane& plane = f_.planes[i];
+      s.plane[i] = record + plane.offset + head * plane.head_bytes + panel_offset(panel, plane.bits);
+      s.table[i] = tables_[i];
+    }
+    s.row_bytes = int64_t(panel.vectors) * LANES * f_.planes[0].bits / 8;
+    return s;
+  }
+
+ private:
+  const Format& f_;
+  float tables_[MAX_PLANES][16] = {};
+};
+
+// A panel of plain floats at `p`, rows `row_bytes` apart.
+static inline Source plain_source(const void* p, int64_t row_bytes) {
+  Source s{};
+  s.plane[0] = static_cast<const uint8_t*>(p);
+  s.row_bytes = row_bytes;
+  return s;
+}
+
+// Scales (or zeros) of n elements from index `at` on, as float32; symmetric zeros follow from the scales.
+static inline void scales_of(const Format& f, const uint8_t* record, int64_t at, int64_t n, float* scale, float* zero) {
+  int bytes = float_bytes(f.meta);
+  to_floats(f.meta, record + f.scale_at + at * bytes, n, scale);
+  if (f.has_zero) return to_floats(f.meta, record + f.zero_at + at * bytes, n, zero);
+  for (int64_t i = 0; i < n; ++i) zero[i] = -f.centre * scale[i];
+}
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv

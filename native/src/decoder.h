@@ -1,0 +1,99 @@
+// One thread's decoding: tiles of a page back to float32, with the operations in the order of the codecs.
+#pragma once
+
+#include "buffer.h"
+#include "element.h"
+#include "encode.h"
+#include "ranges.h"
+#include "tiling.h"
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+class Decoder {
+ public:
+  explicit Decoder(const DecodeRequest& r)
+      : r_(r), f_(*r.format), width_(int(rounded_up(f_.head_dim, LANES))), codes_(TILE * width_ * 4),
+        turned_(TILE * width_), numbers_(3 * width_ + 256) {
+    scales_ = numbers_.data(), zeros_ = scales_ + width_, groups_ = zeros_ + width_, meanings_ = groups_ + width_;
+    for (int c = 0; c < width_; ++c) scales_[c] = 1.0f;
+    if (f_.code != Code::raw) list_meanings();
+  }
+
+  // Tokens [low, high) of a page, all in one tile.
+  void run(int row, int head, const uint8_t* record, int64_t first, int low, int high) {
+    int token = low / TILE * TILE;
+    Span s{head, token, low - token, high - token};
+    float* out = r_.out + row * r_.strides[0] + head * r_.strides[1] + (first + low - r_.start) * r_.strides[2];
+    if (f_.code == Code::raw) {
+      f_.value == Float::f32 ? raw<Stored32>(record, s, out) : raw<Stored16>(record, s, out);
+    } else {
+      get_codes(f_, record, s, codes_.data(), width_, turned_.data());
+      numbers(record, s, out);
+    }
+  }
+
+ private:
+  // The number that each code stands for, before scale and zero.
+  void list_meanings() {
+    uint8_t code[LANES];
+    for (int i = 0; i < 1 << f_.bits; i += LANES) {
+      for (int l = 0; l < LANES; ++l) code[l] = uint8_t(i + l);
+      F16 x = f_.code == Code::e4m3 ? e4m3(code) : f_.code == Code::e5m2 ? e5m2(code) : load_u8(code);
+      store(meanings_ + i, x);
+    }
+    for (int i = 0; i < 1 << f_.bits; ++i) {
+      if (f_.code == Code::table) meanings_[i] = f_.table[size_t(i)];
+      if (!f_.has_zero) meanings_[i] -= f_.centre;
+    }
+  }
+
+  template <class T>
+  void raw(const uint8_t* record, const Span& s, float* out) {
+    T* elements = reinterpret_cast<T*>(codes_.data());
+    get_elements(f_, f_.planes[0], record, s, elements, width_);
+    for (int t = s.low; t < s.high; ++t, out += r_.strides[2])
+      to_floats(f_.value, reinterpret_cast<const uint8_t*>(elements + t * width_), f_.head_dim, out);
+  }
+
+  void numbers(const uint8_t* record, const Span& s, float* out) {
+    int entry = -1;
+    for (int t = s.low; t < s.high; ++t, out += r_.strides[2]) {
+      int e = (s.token + t) / f_.share_tokens;
+      if (f_.has_scale && e != entry) {
+        read_metadata(record + f_.scale_at, s.head, e, scales_);
+        if (f_.has_zero) read_metadata(record + f_.zero_at, s.head, e, zeros_);
+        entry = e;
+      }
+      number_row(codes_.data() + t * width_, out);
+    }
+  }
+
+  void read_metadata(const uint8_t* at, int head, int entry, float* channels) {
+    to_floats(f_.meta, at + meta_index(f_, head, entry) * float_bytes(f_.meta), groups_of(f_), groups_);
+    spread(f_, groups_, channels);
+  }
+
+  // A symmetric format adds nothing: a zero would turn -0 into 0.
+  void number_row(const uint8_t* __restrict codes, float* __restrict out) const {
+    const float *__restrict scale = scales_, *__restrict zero = zeros_;
+    if (f_.code == Code::affine && f_.has_zero)
+      for (int c = 0; c < f_.head_dim; ++c) out[c] = float(codes[c]) * scale[c] + zero[c];
+    else if (f_.code == Code::affine)
+      for (int c = 0; c < f_.head_dim; ++c) out[c] = (float(codes[c]) - f_.centre) * scale[c];
+    else if (f_.has_zero)
+      for (int c = 0; c < f_.head_dim; ++c) out[c] = meanings_[codes[c]] * scale[c] + zero[c];
+    else
+      for (int c = 0; c < f_.head_dim; ++c) out[c] = meanings_[codes[c]] * scale[c];
+  }
+
+  const DecodeRequest& r_;
+  const Format& f_;
+  int width_;
+  Buffer<uint8_t> codes_, turned_;
+  Buffer<float> numbers_;
+  float *scales_, *zeros_, *groups_, *meanings_;
+};
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv

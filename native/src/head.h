@@ -1,0 +1,106 @@
+// Attention of one KV head's query rows: scores of a bounded run of tokens, online softmax, weighted values.
+#pragma once
+
+#include "keys.h"
+#include "values.h"
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+class HeadReader {
+ public:
+  explicit HeadReader(const Request& r)
+      : r_(r), keys_(r), values_(r), queries_(r.ratio * r.queries), run_(queries_ <= 16 ? 1024 : 256),
+        width_(vectors_of(*r.value.format) * LANES) {
+    scores_.resize(queries_ * (run_ + LANES));
+  }
+
+  // Positions [low, high) of one head. `top`, `total` and `mass` hold one number for each query row, the sums
+  // `width` numbers each; `sums` and `packed_sums` start as zeros.
+  void run(int row, int head, int64_t low, int64_t high, float* top, float* total, float* mass, float* sums, float* packed_sums) {
+    row_ = row;
+    head_ = head;
+    keys_.begin(row, head);
+    values_.begin(row, head);
+    for (int64_t m = 0; m < queries_; ++m) top[m] = -INFINITY;
+    for (int64_t at = low, next; at < high; at = next) {
+      next = edge_after(at, high);
+      keys_.scores(at, next, scores_.data(), stride());
+      for (int64_t m = 0; m < queries_; ++m) {
+        float shrink = weigh(m, at, next, top[m], total[m]);
+        scale(sums + m * width_, shrink);
+        if (r_.out_packed) scale(packed_sums + m * width_, shrink);
+        mass[m] *= shrink;
+      }
+      values_.add(at, next, scores_.data(), stride(), sums, r_.out_packed ? packed_sums : nullptr,
+                  r_.packed_mass ? mass : nullptr);
+    }
+  }
+
+ private:
+  int64_t stride() const { return run_ + LANES; }
+
+  // Runs end where a tile of keys ends, so that no tile is computed twice.
+  int64_t edge_after(int64_t at, int64_t high) const {
+    const int64_t first = r_.pads[size_t(row_)] + r_.key.num_sinks;
+    if (at < first) return least(first, least(at + run_, high));
+    return least(at + run_ - (at - first) % TILE, high);
+  }
+
+  // Scores of query row m to probabilities relative to the running top; returns what older sums shrink by.
+  float weigh(int64_t m, int64_t low, int64_t high, float& top, float& total) {
+    float* s = &scores_[m * stride()];
+    const int64_t n = high - low, padded = rounded_up(n, LANES);
+    for (int64_t i = n; i < padded; ++i) s[i] = -INFINITY;
+    if (r_.softcap > 0.0f) cap(s, padded);
+    hide(m, low, high, s);
+    F16 most = splat(top);
+    for (int64_t i = 0; i < padded; i += LANES) most = at_least(most, load(s + i));
+    const float now = max_of(most), safe = now == -INFINITY ? 0.0f : now;
+    const float shrink = std::exp(top - safe);
+    F16 sums = splat(0);
+    for (int64_t i = 0; i < padded; i += LANES) {
+      F16 p = exp(load(s + i) - splat(safe));
+      store(s + i, p);
+      sums = sums + p;
+    }
+    top = now;
+    total = total * shrink + sum(sums);
+    return shrink;
+  }
+
+  void cap(float* s, int64_t n) const {
+    const F16 most = splat(r_.softcap), inverse = splat(1.0f / r_.softcap);
+    for (int64_t i = 0; i < n; i += LANES) store(s + i, tanh(load(s + i) * inverse) * most);
+  }
+
+  void hide(int64_t m, int64_t low, int64_t high, float* s) const {
+    const int64_t query = m % r_.queries, q_head = int64_t(head_) * r_.ratio + m / r_.queries, n = high - low;
+    if (r_.mask) {
+      const int64_t* stride = r_.mask_strides;
+      int64_t at = row_ * stride[0] + q_head * stride[1] + query * stride[2] + (low - r_.start) * stride[3];
+      const float* numbers = reinterpret_cast<const float*>(r_.mask);
+      if (r_.mask_is_bool)
+        for (int64_t i = 0; i < n; ++i) s[i] = r_.mask[at + i * stride[3]] ? s[i] : -INFINITY;
+      else
+        for (int64_t i = 0; i < n; ++i) s[i] += numbers[at + i * stride[3]];
+    }
+    if (r_.causal)
+      for (int64_t i = n - 1, last = r_.stop - r_.queries + query; i >= 0 && low + i > last; --i) s[i] = -INFINITY;
+  }
+
+  void scale(float* p, float by) const {
+    if (by == 1.0f) return;
+    for (int64_t i = 0; i < width_; i += LANES) store(p + i, load(p + i) * splat(by));
+  }
+
+  const Request& r_;
+  Keys keys_;
+  Values values_;
+  const int64_t queries_, run_, width_;
+  int row_ = 0, head_ = 0;
+  Buffer<float> scores_;
+};
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv

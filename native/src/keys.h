@@ -1,0 +1,226 @@
+// Scores of one head's query rows against its keys, packed and exact.
+#pragma once
+
+#include "buffer.h"
+#include "codes.h"
+#include "segments.h"
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+// What one scale covers decides where it is applied: nowhere (raw), to each token's finished sum (`lanes`), to the
+// query before the sum (`channels`), or to every element, decoded first (`slow`).
+class Keys {
+ public:
+  explicit Keys(const Request& r)
+      : r_(r), f_(*r.key.format), codes_(f_), queries_(r.ratio * r.queries), dim_(rounded_up(f_.head_dim, 32)),
+        groups_(f_.has_scale ? groups_of(f_) : 1) {
+    choose();
+    const int64_t rows = rounded_up(queries_, QUERIES);
+    query_.resize(rows * dim_);
+    packed_query_.resize(rows * dim_);
+    bias_.resize(rows);
+    query_sums_.resize(rows * groups_);
+    folded_.resize(4 * rows * dim_);
+    folded_zero_.resize(4 * rows);
+    lane_scale_.resize(groups_ * TILE);
+    lane_zero_.resize(groups_ * TILE);
+    meta_.resize(2 * (dim_ > groups_ * TILE ? dim_ : groups_ * TILE) + 32);
+    line_.resize(dim_);
+    part_.resize(queries_ * TILE);
+    if (how_ == slow) decoded_.resize(f_.head_dim * TILE);
+    for (int m = 1; m <= QUERIES; ++m) run_[m] = how_ == slow ? for_shape<LoadF32>(m, 4, 4) : panel_for(f_, m, 4, shared_);
+  }
+
+  void begin(int row, int head) {
+    row_ = row;
+    head_ = head;
+    for (auto& record : folded_from_) record = nullptr;
+    load_queries(r_.query, r_.query_strides, query_.data());
+    load_queries(r_.packed_query ? r_.packed_query : r_.query,
+                 r_.packed_query ? r_.packed_query_strides : r_.query_strides, packed_query_.data());
+    for (int64_t m = 0; m < queries_; ++m) {
+      int64_t q_head = int64_t(head) * r_.ratio + m / r_.queries;
+      bias_[m] = r_.packed_bias ? r_.packed_bias[(row * int64_t(r_.kv_heads) * r_.ratio + q_head) * r_.queries + m % r_.queries] : 0.0f;
+      for (int64_t g = 0; how_ == lanes && g < groups_; ++g) query_sums_[g * rounded_up(queries_, QUERIES) + m] = group_sum(m, g);
+    }
+  }
+
+  // Scores of positions [low, high) go to scores[m * stride + position - low].
+  void scores(int64_t low, int64_t high, float* scores, int64_t stride) {
+    scores_ = scores;
+    low_ = low;
+    stride_ = stride;
+    for_segments(r_.key, row_, head_, r_.pads[size_t(row_)], low, high, *this);
+  }
+
+  void nothing(int64_t low, int64_t high) {
+    for (int64_t m = 0; m < queries_; ++m)
+      for (int64_t i = low; i < high; ++i) scores_[m * stride_ + i - low_] = 0.0f;
+  }
+
+  void exact(const uint8_t* p, int64_t bytes, int64_t low, int64_t high) {
+    const bool direct = r_.key.exact == Float::f32 && f_.head_dim % LANES == 0;
+    const int64_t vectors = (f_.head_dim + LANES - 1) / LANES;
+    for (int64_t at = low; at < high; ++at, p += bytes) {
+      if (!direct) to_floats(r_.key.exact, p, f_.head_dim, line_.data());
+      const float* k = direct ? reinterpret_cast<const float*>(p) : line_.data();
+      for (int64_t m = 0; m < queries_; m += QUERIES) {
+        const float* q = query_.data() + m * dim_;
+        F16 acc[QUERIES] = {splat(0), splat(0), splat(0), splat(0)};
+        for (int64_t v = 0; v < vectors; ++v) {
+          F16 x = load(k + v * LANES);
+          for (int i = 0; i < QUERIES; ++i) acc[i] = fma(load(q + i * dim_ + v * LANES), x, acc[i]);
+        }
+        for (int i = 0; i < least(QUERIES, queries_ - m); ++i) scores_[(m + i) * stride_ + at - low_] = sum(acc[i]);
+      }
+    }
+  }
+
+  void packed(int64_t begin, int64_t end, int64_t position) {
+    const auto& pages = (*r_.key.pages)[size_t(row_)];
+    for (int64_t token = begin / TILE * TILE; token < end; token += TILE) {
+      const uint8_t* record = pages[size_t(token / f_.page_tokens)];
+      prepare(record, int(token % f_.page_tokens));
+      const int64_t from = token < begin ? begin - token : 0, until = least(TILE, end - token);
+      float* to = scores_ + (position + token + from - begin - low_);
+      if (until - from == TILE) {
+        tile(record, int(token % f_.page_tokens), to, stride_);
+        continue;
+      }
+      tile(record, int(token % f_.page_tokens), part_.data(), TILE);
+      for (int64_t m = 0; m < queries_; ++m)
+        std::memcpy(to + m * stride_, &part_[m * TILE + from], size_t(until - from) * sizeof(float));
+    }
+  }
+
+ private:
+  enum How { raw, lanes, channels, slow };
+
+  void choose() {
+    const int64_t tokens = f_.share_tokens;
+    how_ = !f_.has_scale ? raw : f_.share_channels == 1 && f_.head_dim > 1 ? channels : lanes;
+    if (how_ == channels) shared_ = tokens % 64 == 0 ? 4 : tokens % 32 == 0 ? 2 : 1;
+    const int64_t run = how_ == lanes && groups_ > 1 ? f_.share_channels : f_.head_dim;
+    // one plane may end in a block that is not full; two planes would be read past the shorter one
+    const int64_t whole = f_.planes.size() < 2 && run == f_.head_dim ? 0 : run;
+    if (!codes_.loadable(4, whole) || (how_ == channels && tokens % LANES)) how_ = slow;
+  }
+
+  void load_queries(const uint8_t* p, const int64_t* strides, float* out) const {
+    const int bytes = float_bytes(r_.query_type);
+    for (int64_t m = 0; m < queries_; ++m) {
+      int64_t q_head = int64_t(head_) * r_.ratio + m / r_.queries;
+      int64_t at = row_ * strides[0] + q_head * strides[1] + m % r_.queries * strides[2];
+      to_floats(r_.query_type, p + at * bytes, f_.head_dim, out + m * dim_);
+      for (int64_t c = 0; c < f_.head_dim; ++c) out[m * dim_ + c] *= r_.scaling;
+    }
+  }
+
+  float group_sum(int64_t m, int64_t group) const {
+    float total = 0.0f;
+    for (int64_t c = 0; c < f_.share_channels; ++c) total += packed_query_[m * dim_ + group * f_.share_channels + c];
+    return total;
+  }
+
+  // What all query rows need of the tile at `token` of a page.
+  void prepare(const uint8_t* record, int token) {
+    if (how_ == lanes) spread_lanes(record, token);
+    if (how_ == slow)
+      for (int c = 0; c < f_.head_dim; ++c)
+        for (int t = 0; t < TILE; ++t) decoded_[c * TILE + t] = element(f_, record, head_, token + t, c);
+    for (int g = 0; how_ == channels && g < 4 / shared_; ++g) {
+      int64_t entry = (token + g * shared_ * LANES) / f_.share_tokens;
+      if (folded_from_[g] == record && folded_entry_[g] == entry) continue;
+      fold(g, record, entry);
+      folded_from_[g] = record;
+      folded_entry_[g] = entry;
+    }
+  }
+
+  // Scale and zero of each of the 64 tokens, for each group of channels.
+  void spread_lanes(const uint8_t* record, int token) {
+    const int64_t first = token / f_.share_tokens, last = (token + TILE - 1) / f_.share_tokens, n = (last - first + 1) * groups_;
+    const bool plain = groups_ == 1 && f_.share_tokens == 1;
+    float *scale = plain ? lane_scale_.data() : meta_.data(), *zero = plain ? lane_zero_.data() : meta_.data() + groups_ * TILE;
+    scales_of(f_, record, meta_index(f_, head_, first), n, scale, zero);
+    for (int64_t t = 0; !plain && t < TILE; ++t)
+      for (int64_t g = 0, e = ((token + t) / f_.share_tokens - first) * groups_; g < groups_; ++g) {
+        lane_scale_[g * TILE + t] = scale[e + g];
+        lane_zero_[g * TILE + t] = zero[e + g];
+      }
+  }
+
+  // The queries times one entry's channel scales, and their products with its zeros.
+  void fold(int group, const uint8_t* record, int64_t entry) {
+    float *scale = meta_.data(), *zero = meta_.data() + dim_;
+    scales_of(f_, record, meta_index(f_, head_, entry), f_.head_dim, scale, zero);
+    const int64_t rows = rounded_up(queries_, QUERIES);
+    for (int64_t m = 0; m < queries_; ++m) {
+      const float* q = packed_query_.data() + m * dim_;
+      float* out = folded_.data() + (group * rows + m) * dim_;
+      F16 total = splat(0);
+      for (int64_t c = 0; c < dim_; c += LANES) {
+        store(out + c, load(q + c) * load(scale + c));
+        total = fma(load(q + c), load(zero + c), total);
+      }
+      folded_zero_[group * rows + m] = sum(total);
+    }
+  }
+
+  void tile(const uint8_t* record, int token, float* out, int64_t stride) const {
+    const int64_t rows = rounded_up(queries_, QUERIES);
+    const Source source = how_ == slow ? plain_source(decoded_.data(), TILE * 4)
+                                       : codes_.source(record, head_, Panel{f_.head_dim, 4, token / LANES});
+    for (int64_t m = 0; m < queries_; m += QUERIES) {
+      const int count = int(least(QUERIES, queries_ - m));
+      F16 acc[QUERIES * 4];
+      if (how_ == lanes) {
+        by_lanes(source, m, count, acc);
+      } else {
+        Coefficients c{{}, dim_};
+        for (int g = 0; g < 4 / shared_; ++g)
+          c.a[g] = how_ == channels ? folded_.data() + (g * rows + m) * dim_ : packed_query_.data() + m * dim_;
+        for (int i = 0; i < count * 4; ++i)
+          acc[i] = splat(how_ == channels ? folded_zero_[(i % 4 / shared_) * rows + m + i / 4] : 0.0f);
+        run_[count](source, c, 0, int(f_.head_dim), acc);
+      }
+      for (int i = 0; i < count * 4; ++i)
+        store(out + (m + i / 4) * stride + i % 4 * LANES, acc[i] + splat(bias_[m + i / 4]));
+    }
+  }
+
+  // Sums over each group of channels, scaled by their tokens' own scales.
+  void by_lanes(const Source& source, int64_t m, int count, F16* out) const {
+    const int64_t rows = rounded_up(queries_, QUERIES), run = f_.share_channels;
+    const Coefficients c{{packed_query_.data() + m * dim_}, dim_};
+    for (int i = 0; i < count * 4; ++i) out[i] = splat(0);
+    for (int64_t g = 0; g < groups_; ++g) {
+      F16 acc[QUERIES * 4];
+      for (int i = 0; i < count * 4; ++i) acc[i] = splat(0);
+      run_[count](source, c, int(g * run), int((g + 1) * run), acc);
+      for (int i = 0; i < count * 4; ++i) {
+        int64_t lane = g * TILE + i % 4 * LANES;
+        F16 total = splat(query_sums_[g * rows + m + i / 4]);
+        out[i] = fma(load(&lane_scale_[lane]), acc[i], fma(load(&lane_zero_[lane]), total, out[i]));
+      }
+    }
+  }
+
+  const Request& r_;
+  const Format& f_;
+  const Codes codes_;
+  const int64_t queries_, dim_, groups_;
+  How how_ = raw;
+  int shared_ = 4;  // vectors of a tile that share coefficients
+  PanelFn run_[QUERIES + 1] = {};
+  int row_ = 0, head_ = 0;
+  float* scores_ = nullptr;
+  int64_t stride_ = 0, low_ = 0;
+  Buffer<float> query_, packed_query_, bias_, query_sums_, folded_, folded_zero_, lane_scale_, lane_zero_, meta_, line_, decoded_, part_;
+  const uint8_t* folded_from_[4] = {};
+  int64_t folded_entry_[4] = {};
+};
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv

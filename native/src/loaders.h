@@ -1,0 +1,82 @@
+// How stored vectors become floats, one loader per kind of code. A loader yields the vectors of ROWS rows of a
+// panel at a time: as many rows as share a block of its words.
+#pragma once
+
+#include "simd.h"
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+// What a loader needs of one head's panel: where its planes begin, and the tables of their codes.
+struct Source {
+  const uint8_t* plane[MAX_PLANES];
+  const float* table[MAX_PLANES];
+  int64_t row_bytes = 0;  // raw rows only: distance of two rows
+};
+
+// Vectors that lie one after the other (8-bit codes and floats): BYTES each, read by READ.
+template <F16 (*READ)(const uint8_t*), int BYTES>
+struct Plain {
+  const uint8_t* base;
+  int64_t row_bytes;
+  template <int NV>
+  static constexpr int rows() { return 1; }
+
+  explicit Plain(const Source& s) : base(s.plane[0]), row_bytes(s.row_bytes) {}
+  template <int NV, int NVP, class Use>
+  QUANTKV_INLINE void step(int row, int first, Use&& use) const {
+    F16 x[NVP];
+    const uint8_t* p = base + row * row_bytes + first * BYTES;
+#pragma GCC unroll 4
+    for (int v = 0; v < NVP; ++v) x[v] = READ(p + v * BYTES);
+    use(row, x);
+  }
+};
+
+QUANTKV_INLINE F16 read_f32(const uint8_t* p) { return load(reinterpret_cast<const float*>(p)); }
+QUANTKV_INLINE F16 read_f16(const uint8_t* p) { return load_f16(p); }
+QUANTKV_INLINE F16 read_bf16(const uint8_t* p) { return load_bf16(p); }
+QUANTKV_INLINE F16 read_u8(const uint8_t* p) { return load_u8(p); }
+QUANTKV_INLINE F16 read_e4m3(const uint8_t* p) { return e4m3(p); }
+QUANTKV_INLINE F16 read_e5m2(const uint8_t* p) { return e5m2(p); }
+
+using LoadF32 = Plain<read_f32, 64>;
+using LoadF16 = Plain<read_f16, 32>;
+using LoadBF16 = Plain<read_bf16, 32>;
+using LoadU8 = Plain<read_u8, 16>;
+using LoadE4M3 = Plain<read_e4m3, 16>;
+using LoadE5M2 = Plain<read_e5m2, 16>;
+
+// Codes below 8 bits in blocks of 16 words: B0 low bits, and B1 more in a second plane (0: none). The two planes'
+// tables add up, which is how affine codes of 3, 5 and 6 bits are read.
+template <int B0, int B1>
+struct Words {
+  const uint8_t *p0, *p1;
+  Table t0, t1;
+  template <int NV>
+  static constexpr int rows() { return 32 / (B1 && B1 < B0 ? B1 : B0) / NV; }
+
+  explicit Words(const Source& s)
+      : p0(s.plane[0]), p1(s.plane[B1 ? 1 : 0]), t0(s.table[0]), t1(s.table[B1 ? 1 : 0]) {}
+
+  template <int NV, int NVP, class Use>
+  QUANTKV_INLINE void step(int row, int first, Use&& use) const {
+    constexpr int PER0 = 32 / B0 / NV, PER1 = B1 ? 32 / B1 / NV : 1;
+    U16 w0{}, w1{};
+#pragma GCC unroll 32
+    for (int r = 0; r < rows<NV>(); ++r) {
+      if (r % PER0 == 0) w0 = load_words(p0 + int64_t((row + r) / PER0) * 64);
+      if (B1 && r % PER1 == 0) w1 = load_words(p1 + int64_t((row + r) / PER1) * 64);
+      F16 x[NVP];
+#pragma GCC unroll 4
+      for (int v = 0; v < NVP; ++v) {
+        x[v] = lookup<B0>(t0, w0, B0 * (r % PER0 * NV + first + v));
+        if (B1) x[v] = x[v] + lookup<(B1 ? B1 : 1)>(t1, w1, B1 * (r % PER1 * NV + first + v));
+      }
+      use(row + r, x);
+    }
+  }
+};
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv

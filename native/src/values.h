@@ -1,0 +1,266 @@
+// Sums of one head's values, packed and exact, weighted by every query row's probabilities.
+#pragma once
+
+#include "buffer.h"
+#include "codes.h"
+#include "segments.h"
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+// Scales of whole tokens (`tokens`, perhaps one for each group of channels) go into the probabilities; scales of
+// channels are applied to each group's finished sum (`channels`); `slow` decodes every element first.
+class Values {
+ public:
+  explicit Values(const Request& r)
+      : r_(r), f_(*r.value.format), codes_(f_), exact_(exact_format(r)), queries_(r.ratio * r.queries),
+        vectors_(vectors_of(f_)), page_(f_.page_tokens), groups_(f_.has_scale ? groups_of(f_) : 1) {
+    choose();
+    const int64_t n = groups_ * page_ > vectors_ * LANES ? groups_ * page_ : vectors_ * LANES;
+    scale_.resize(n);
+    zero_.resize(n);
+    meta_.resize(2 * n);
+    weights_.resize(groups_ * QUERIES * page_);
+    lost_.resize(groups_ * QUERIES);
+    line_.resize(TILE * vectors_ * LANES);
+    if (how_ == slow) decoded_.resize(page_ * vectors_ * LANES);
+  }
+
+  void begin(int row, int head) {
+    row_ = row;
+    head_ = head;
+  }
+
+  // Adds positions [low, high) to sums[m][vector * 16 + lane]; probabilities are p[m * stride + position - low].
+  // Packed tokens go to `packed_sums`, their probabilities to `mass`, where those are given.
+  void add(int64_t low, int64_t high, const float* p, int64_t stride, float* sums, float* packed_sums, float* mass) {
+    p_ = p;
+    low_ = low;
+    stride_ = stride;
+    sums_ = sums;
+    packed_sums_ = packed_sums ? packed_sums : sums;
+    mass_ = mass;
+    for_segments(r_.value, row_, head_, r_.pads[size_t(row_)], low, high, *this);
+  }
+
+  void nothing(int64_t, int64_t) {}
+
+  void exact(const uint8_t* p, int64_t bytes, int64_t low, int64_t high) {
+    if (f_.head_dim % LANES == 0) return exact_rows(exact_.value, p, bytes, low, high);
+    const int64_t width = vectors_ * LANES;
+    for (int64_t at = low; at < high; at += TILE) {
+      const int64_t count = least(TILE, high - at);
+      for (int64_t i = 0; i < count; ++i, p += bytes) to_floats(exact_.value, p, f_.head_dim, &line_[i * width]);
+      exact_rows(Float::f32, reinterpret_cast<const uint8_t*>(line_.data()), width * 4, at, at + count);
+    }
+  }
+
+  void packed(int64_t begin, int64_t end, int64_t position) {
+    const auto& pages = (*r_.value.pages)[size_t(row_)];
+    for (int64_t at = begin; at < end;) {
+      const int64_t page = at / page_, stop = least(end, (page + 1) * page_);
+      const uint8_t* record = pages[size_t(page)];
+      const float* p = p_ + (position + at - begin - low_);
+      if (mass_) add_mass(p, stop - at);
+      rows(record, at - page * page_, stop - page * page_, p);
+      at = stop;
+    }
+  }
+
+ private:
+  enum How { raw, tokens, channels, slow };
+
+  static Format exact_format(const Request& r) {
+    Format f;
+    f.lanes_are_tokens = false;
+    f.head_dim = r.value.format->head_dim;
+    f.value = r.value.exact;
+    return f;
+  }
+
+  void choose() {
+    const int64_t group = f_.share_channels;
+    how_ = !f_.has_scale ? raw : f_.share_channels == 1 && f_.head_dim > 1 ? channels : tokens;
+    if (how_ == tokens && groups_ > 1) shared_ = group % 64 == 0 ? 4 : group % 32 == 0 ? 2 : 1;
+    for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
+      const int width = panel_at(f_, v).vectors;
+      if (!codes_.loadable(width, how_ == channels ? f_.share_tokens : page_)) how_ = slow;
+      step_ = step_ > panel_step(f_, width) ? step_ : panel_step(f_, width);
+    }
+    if (how_ == tokens && groups_ > 1 && group % LANES) how_ = slow;
+  }
+
+  void add_mass(const float* p, int64_t n) {
+    for (int64_t m = 0; m < queries_; ++m)
+      for (int64_t i = 0; i < n; ++i) mass_[m] += p[m * stride_ + i];
+  }
+
+  void exact_rows(Float type, const uint8_t* p, int64_t bytes, int64_t low, int64_t high) {
+    Format f = exact_;
+    f.value = type;
+    for (int64_t m = 0; m < queries_; m += QUERIES) {
+      const Coefficients c{{p_ + (m * stride_ + low - low_)}, stride_};
+      for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
+        const Panel panel = panel_at(f_, v);
+        const Source source = plain_source(p + v * LANES * float_bytes(type), bytes);
+        accumulate(source, panel, c, m, 0, int(high - low), sums_, panel_for(f, count(m), panel.vectors, 4));
+      }
+    }
+  }
+
+  int count(int64_t m) const { return int(least(QUERIES, queries_ - m)); }
+
+  // Runs one panel on the sums of query rows from m on.
+  void accumulate(const Source& s, const Panel& panel, const Coefficients& c, int64_t m, int64_t from, int64_t to, float* sums, PanelFn run) const {
+    const int n = count(m), width = panel.vectors;
+    float* at = sums + m * vectors_ * LANES + panel.first_vector * LANES;
+    F16 acc[QUERIES * 4];
+    for (int i = 0; i < n * width; ++i) acc[i] = load(at + i / width * vectors_ * LANES + i % width * LANES);
+    run(s, c, int(from), int(to), acc);
+    for (int i = 0; i < n * width; ++i) store(at + i / width * vectors_ * LANES + i % width * LANES, acc[i]);
+  }
+
+  // Tokens [from, to) of a page, the probabilities of the first at p.
+  void rows(const uint8_t* record, int64_t from, int64_t to, const float* p) {
+    if (how_ == slow) return slow_rows(record, from, to, p);
+    if (how_ == tokens) spread_tokens(record, from, to);
+    for (int64_t m = 0; m < queries_; m += QUERIES) {
+      weigh(m, from, to, p);
+      if (how_ == channels) {
+        by_channels(record, m, from, to);
+        continue;
+      }
+      for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
+        const Panel panel = panel_at(f_, v);
+        const int shared = panel.vectors < shared_ ? panel.vectors : shared_;
+        Coefficients c{{}, page_};
+        for (int g = 0; g < panel.vectors / shared; ++g) c.a[g] = &weights_[group_at(v + g * shared) * QUERIES * page_];
+        accumulate(codes_.source(record, head_, panel), panel, c, m, from / step_ * step_, rounded_up(to, step_), packed_sums_,
+                   panel_for(f_, count(m), panel.vectors, shared));
+      }
+      if (how_ == tokens) add_zeros(m);
+    }
+  }
+
+  int64_t group_at(int vector) const { return groups_ == 1 ? 0 : vector * LANES / f_.share_channels; }
+
+  // Scale and zero of each token of a page, for each group of channels.
+  void spread_tokens(const uint8_t* record, int64_t from, int64_t to) {
+    const int64_t share = f_.share_tokens, first = from / share, last = (to - 1) / share;
+    const bool plain = groups_ == 1 && share == 1;
+    float *scale = plain ? &scale_[from] : meta_.data(), *zero = plain ? &zero_[from] : meta_.data() + groups_ * page_;
+    scales_of(f_, record, meta_index(f_, head_, first), (last - first + 1) * groups_, scale, zero);
+    for (int64_t t = from; !plain && t < to; ++t)
+      for (int64_t g = 0, e = (t / share - first) * groups_; g < groups_; ++g) {
+        scale_[g * page_ + t] = scale[e + g];
+        zero_[g * page_ + t] = zero[e + g];
+      }
+  }
+
+  // Probabilities of query rows from m on, times the tokens' scales, with zeros around [from, to); and what the zeros
+  // of the codes add.
+  void weigh(int64_t m, int64_t from, int64_t to, const float* p) {
+    const int64_t low = from / step_ * step_, high = rounded_up(to, step_);
+    for (int64_t g = 0; g < (how_ == tokens ? groups_ : 1); ++g)
+      for (int i = 0; i < count(m); ++i) {
+        float* w = &weights_[(g * QUERIES + i) * page_];
+        const float* from_p = p + (m + i) * stride_;
+        for (int64_t t = low; t < from; ++t) w[t] = 0.0f;
+        for (int64_t t = to; t < high; ++t) w[t] = 0.0f;
+        if (how_ == tokens)
+          lost_[g * QUERIES + i] = weighted(from_p, &scale_[g * page_ + from], &zero_[g * page_ + from], w + from, to - from);
+        else
+          std::memcpy(w + from, from_p, size_t(to - from) * sizeof(float));
+      }
+  }
+
+  static float weighted(const float* p, const float* scale, const float* zero, float* out, int64_t n) {
+    F16 total = splat(0);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+      store(out + i, load(p + i) * load(scale + i));
+      total = fma(load(p + i), load(zero + i), total);
+    }
+    float rest = sum(total);
+    for (; i < n; ++i) {
+      out[i] = p[i] * scale[i];
+      rest += p[i] * zero[i];
+    }
+    return rest;
+  }
+
+  void add_zeros(int64_t m) {
+    for (int i = 0; i < count(m); ++i)
+      for (int v = 0; v < vectors_; ++v) {
+        float* at = packed_sums_ + ((m + i) * vectors_ + v) * LANES;
+        store(at, load(at) + splat(lost_[group_at(v) * QUERIES + i]));
+      }
+  }
+
+  // Each group of tokens summed apart, then scaled channel by channel.
+  void by_channels(const uint8_t* record, int64_t m, int64_t from, int64_t to) {
+    const int64_t share = f_.share_tokens;
+    for (int64_t entry = from / share; entry * share < to; ++entry) {
+      const int64_t low = entry * share > from ? entry * share : from, high = least((entry + 1) * share, to);
+      scales_of(f_, record, meta_index(f_, head_, entry), f_.head_dim, scale_.data(), zero_.data());
+      float p[QUERIES];
+      for (int i = 0; i < count(m); ++i) p[i] = sum_of(&weights_[i * page_], low, high);
+      for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
+        const Panel panel = panel_at(f_, v);
+        channel_panel(codes_.source(record, head_, panel), panel, m, low / step_ * step_, rounded_up(high, step_), p);
+      }
+    }
+  }
+
+  void channel_panel(const Source& source, const Panel& panel, int64_t m, int64_t from, int64_t to, const float* p) {
+    const int n = count(m), width = panel.vectors;
+    const Coefficients c{{weights_.data()}, page_};
+    F16 acc[QUERIES * 4];
+    for (int i = 0; i < n * width; ++i) acc[i] = splat(0);
+    panel_for(f_, n, width, 4)(source, c, int(from), int(to), acc);
+    for (int i = 0; i < n * width; ++i) {
+      const int64_t lane = (panel.first_vector + i % width) * LANES;
+      float* at = packed_sums_ + (m + i / width) * vectors_ * LANES + lane;
+      store(at, fma(load(&scale_[lane]), acc[i], fma(load(&zero_[lane]), splat(p[i / width]), load(at))));
+    }
+  }
+
+  static float sum_of(const float* w, int64_t low, int64_t high) {
+    float total = 0.0f;
+    for (int64_t t = low; t < high; ++t) total += w[t];
+    return total;
+  }
+
+  void slow_rows(const uint8_t* record, int64_t from, int64_t to, const float* p) {
+    const int64_t width = vectors_ * LANES;
+    for (int64_t t = from; t < to; ++t)
+      for (int c = 0; c < f_.head_dim; ++c) decoded_[t * width + c] = element(f_, record, head_, int(t), c);
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(&decoded_[from * width]);
+    for (int64_t m = 0; m < queries_; m += QUERIES)
+      for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
+        const Panel panel = panel_at(f_, v);
+        const Coefficients c{{p + m * stride_}, stride_};
+        accumulate(plain_source(base + v * LANES * 4, width * 4), panel, c, m, 0, to - from, packed_sums_,
+                   for_shape<LoadF32>(count(m), panel.vectors, 4));
+      }
+  }
+
+  const Request& r_;
+  const Format& f_;
+  const Codes codes_;
+  const Format exact_;
+  const int64_t queries_;
+  const int vectors_;
+  const int64_t page_, groups_;
+  How how_ = raw;
+  int shared_ = 4;     // vectors that share probabilities
+  int64_t step_ = 1;   // rows that the loaders of all panels can start at
+  int row_ = 0, head_ = 0;
+  const float* p_ = nullptr;
+  int64_t stride_ = 0, low_ = 0;
+  float *sums_ = nullptr, *packed_sums_ = nullptr, *mass_ = nullptr;
+  Buffer<float> scale_, zero_, meta_, weights_, lost_, line_, decoded_;
+};
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv

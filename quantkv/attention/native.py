@@ -1,0 +1,81 @@
+"""The native engine: one call that reads pages, sinks and tail where they lie (`native/src/attend.h`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quantkv import native
+from quantkv.store import Since, View
+
+MOST_QUERIES = 16
+"""Longer calls decode a span at a time into scratch and multiply matrices instead."""
+_NO_STRIDES: list[int] = []
+
+
+def attend(
+    query: Tensor,
+    key: View | Since,
+    value: View | Since,
+    *,
+    mask: Tensor | None,
+    causal: bool,
+    scaling: float | None,
+    softcap: float | None,
+    sink_logits: Tensor | None,
+) -> Tensor | None:
+    """Attention of `query` `[B, Hq, Q, D]`, as `[B, Hq, Q, Dv]`; None where the kernels cannot serve this
+    call."""
+    start, keys, values = _from(key)[1], _from(key)[0], _from(value)[0]
+    _, q_heads, queries, head_dim = query.shape
+    if queries > MOST_QUERIES or query.dtype not in native.FLOATS or not (_served(keys) and _served(values)):
+        return None
+    keys.check()
+    values.check()
+    query = query if query.stride(-1) == 1 else query.contiguous()
+    mask, is_bool, mask_strides = _mask(mask, query, keys.stop - start)
+    sinks = None if sink_logits is None else sink_logits.float().contiguous()
+    out = torch.empty(query.shape[0], queries, q_heads, values.shape[-1], dtype=query.dtype)
+    native.kernels().attend(
+        keys.store.pages.kernel_pages(), _exact(keys), values.store.pages.kernel_pages(), _exact(values),
+        keys.store.pads, start, keys.stop, query.data_ptr(), native.FLOATS[query.dtype], query.stride()[:3],
+        q_heads, queries, head_dim**-0.5 if scaling is None else scaling, softcap or 0.0, causal,
+        0 if mask is None else mask.data_ptr(), is_bool, mask_strides, 0 if sinks is None else sinks.data_ptr(),
+        out.data_ptr(), torch.get_num_threads(), native.isa(),
+    )  # fmt: skip
+    return out.transpose(1, 2)
+
+
+def _from(view: View | Since) -> tuple[View, int]:
+    """The whole view, and the position to begin at."""
+    return (view.view, view.start) if isinstance(view, Since) else (view, 0)
+
+
+def _served(view: View) -> bool:
+    store = view.store
+    return store.pages.format is not None and store.dtype in native.FLOATS
+
+
+def _exact(view: View) -> tuple[Any, ...]:
+    """Where a view's exact tokens lie, in the order that the kernel's binding names."""
+    store, ring, extra = view.store, view.ring, view.extra
+    if extra is not None and extra.stride(-1) != 1:
+        extra = view.extra = extra.contiguous()
+    return (
+        view.visible, native.FLOATS[store.dtype], store.sinks.buffer.data_ptr(), store.sinks.count,
+        ring.buffer.data_ptr(), ring.capacity, 0 if extra is None else extra.data_ptr(), view.extra_from,
+        (0, 0, 0) if extra is None else extra.stride()[:3],
+    )  # fmt: skip
+
+
+def _mask(mask: Tensor | None, query: Tensor, stop: int) -> tuple[Tensor | None, bool, Any]:
+    """The mask as bool or float32, whether it is bool, and its strides over `[B, Hq, Q, T]`."""
+    if mask is None:
+        return None, True, _NO_STRIDES
+    if mask.dtype != torch.bool:
+        mask = mask.float()
+    strides = [0 if size == 1 else stride for size, stride in zip(mask.shape[:3], mask.stride()[:3])]
+    assert mask.shape[-1] >= stop, "a mask column for every position"
+    return mask, mask.dtype == torch.bool, [*strides, mask.stride(3)]
