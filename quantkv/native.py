@@ -51,7 +51,9 @@ def isa() -> str | None:
     if wanted is None:
         return usable[-1]
     if wanted not in usable:
-        raise QuantKVError(f"QUANTKV_ISA={wanted}: not built or not on this machine; legal: {', '.join(usable)}")
+        raise QuantKVError(
+            f"QUANTKV_ISA={wanted}: not built or not on this machine; legal: {', '.join(usable)}"
+        )
     return wanted
 
 

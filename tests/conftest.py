@@ -18,7 +18,7 @@ from quantkv.models import load_model, random_model
 from quantkv.models.packaged import packaged_gguf
 
 SMOLLM2 = "smollm2-135m-instruct-q4_1"
-torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1))
+torch.set_num_threads(1)  # tiny models: on a busy machine a second thread costs ten times what it saves
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,6 @@ from quantkv import cache_argument
 from quantkv.hooks import register
 
 IMPLEMENTATIONS = ("sdpa", "eager", "quantkv")
-torch.set_num_threads(1)  # tiny models: on a busy machine a second thread costs ten times what it saves
 
 
 def token_ids(rows: int, length: int, vocab: int = 256, seed: int = 1) -> Tensor:

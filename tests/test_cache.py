@@ -11,7 +11,7 @@ from runs import IMPLEMENTATIONS, logits_in_calls, plain_cache, token_ids, with_
 from transformers import DynamicCache, LlamaConfig
 
 import quantkv
-from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, parse_spec
+from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, native, parse_spec
 from quantkv.models import random_model
 
 SPEC = "int4-head+r8+f16+s2+k8"
@@ -30,12 +30,15 @@ def config(head_dim: int = 32, heads: int = 2, layers: int = 2) -> LlamaConfig:
     )  # fmt: skip
 
 
+ENGINE = "reference" if native.isa() is None else f"native-{native.isa()}"
+
+
 # --- construction ---
 def test_specs_are_names_strings_or_objects() -> None:
     for spec in ("int4-head", str(parse_spec("int4-head")), parse_spec("int4-head")):
         cache = QuantizedCache(config(), spec)
         assert cache.spec == parse_spec("int4-head") and cache.num_quantized_layers == 2
-        assert isinstance(cache, DynamicCache) and cache.engine == "reference"
+        assert isinstance(cache, DynamicCache) and cache.engine == ENGINE
 
 
 @pytest.mark.parametrize(

@@ -180,12 +180,16 @@ def test_padded_row_behaves_as_alone(tiny_llama: Any, text: str, implementation:
         token_ids(3, LENGTH),
         left_padded(PADS, LENGTH),
     )
+    if (
+        text != EXACT
+    ):  # in float32 a batch rounds unlike a single row, and one flipped code shows in the logits
+        model = model.double()
     batch = QuantizedCache(model.config, text)
     logits = logits_in_calls(model, ids, batch, SIZES, mask)
     for row, pad in enumerate(PADS):
         alone = QuantizedCache(model.config, text)
         expected = logits_in_calls(model, ids[row : row + 1, pad:], alone, [40 - pad, *[1] * 30])
-        assert (logits[row, pad:] - expected[0]).abs().max() <= (1e-4 if text == EXACT else 1e-3)
+        assert (logits[row, pad:] - expected[0]).abs().max() <= (1e-4 if text == EXACT else 1e-9)
         packed = batch.layers[0].key_store.pages.used[row]
         assert packed == alone.layers[0].key_store.pages.used[0] > 0
 

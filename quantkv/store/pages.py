@@ -157,7 +157,14 @@ class PageStore:
         pages = [self.page_pointers(row, first, last) for row in rows]
         low, high = start - first * page, stop - first * page
         native.kernels().decode(
-            self.format, pages, low, high, out.data_ptr(), out.stride()[:3], torch.get_num_threads(), native.isa()
+            self.format,
+            pages,
+            low,
+            high,
+            out.data_ptr(),
+            out.stride()[:3],
+            torch.get_num_threads(),
+            native.isa(),
         )
         return out
 
