@@ -18,7 +18,7 @@ endif()
 # Attention may fuse multiplications and additions; encoding must round like the formula says, step by step.
 # -Wuninitialized misfires on the "undefined" vectors of gcc 12's own intrinsics.
 set(QUANTKV_FLAGS_attend -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math)
-set(QUANTKV_FLAGS_encode -O3 -ffp-contract=off -fno-math-errno)
+set(QUANTKV_FLAGS_encode -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
 
 foreach(isa ${QUANTKV_ISAS})
   foreach(part attend encode)

@@ -14,8 +14,11 @@ class Decoder {
  public:
   explicit Decoder(const DecodeRequest& r)
       : r_(r), f_(*r.format), width_(int(rounded_up(f_.head_dim, LANES))), codes_(TILE * width_ * 4),
-        turned_(TILE * width_), numbers_(3 * width_ + 256) {
-    scales_ = numbers_.data(), zeros_ = scales_ + width_, groups_ = zeros_ + width_, meanings_ = groups_ + width_;
+        turned_(TILE * width_) {
+    int64_t groups = int64_t(TILE / f_.share_tokens + 2) * groups_of(f_);  // a tile may begin and end within an entry
+    numbers_.resize(2 * width_ + 256 + 2 * groups);
+    scales_ = numbers_.data(), zeros_ = scales_ + width_, meanings_ = zeros_ + width_;
+    scale_ = meanings_ + 256, zero_ = scale_ + groups;
     for (int c = 0; c < width_; ++c) scales_[c] = 1.0f;
     if (f_.code != Code::raw) list_meanings();
   }
@@ -57,21 +60,24 @@ class Decoder {
   }
 
   void numbers(const uint8_t* record, const Span& s, float* out) {
-    int entry = -1;
+    int first = (s.token + s.low) / f_.share_tokens, last = (s.token + s.high - 1) / f_.share_tokens, entry = -1;
+    if (f_.has_scale) read_metadata(record + f_.scale_at, s.head, first, last, scale_);
+    if (f_.has_zero) read_metadata(record + f_.zero_at, s.head, first, last, zero_);
     for (int t = s.low; t < s.high; ++t, out += r_.strides[2]) {
-      int e = (s.token + t) / f_.share_tokens;
+      int e = (s.token + t) / f_.share_tokens - first;
       if (f_.has_scale && e != entry) {
-        read_metadata(record + f_.scale_at, s.head, e, scales_);
-        if (f_.has_zero) read_metadata(record + f_.zero_at, s.head, e, zeros_);
+        spread(f_, scale_ + e * groups_of(f_), scales_);
+        if (f_.has_zero) spread(f_, zero_ + e * groups_of(f_), zeros_);
         entry = e;
       }
       number_row(codes_.data() + t * width_, out);
     }
   }
 
-  void read_metadata(const uint8_t* at, int head, int entry, float* channels) {
-    to_floats(f_.meta, at + meta_index(f_, head, entry) * float_bytes(f_.meta), groups_of(f_), groups_);
-    spread(f_, groups_, channels);
+  // Of entries `first` to `last`, both included.
+  void read_metadata(const uint8_t* at, int head, int first, int last, float* groups) {
+    int64_t n = int64_t(last - first + 1) * groups_of(f_);
+    to_floats(f_.meta, at + meta_index(f_, head, first) * float_bytes(f_.meta), n, groups);
   }
 
   // A symmetric format adds nothing: a zero would turn -0 into 0.
@@ -92,7 +98,8 @@ class Decoder {
   int width_;
   Buffer<uint8_t> codes_, turned_;
   Buffer<float> numbers_;
-  float *scales_, *zeros_, *groups_, *meanings_;
+  float *scales_, *zeros_, *meanings_;  // of each channel, and of each code
+  float *scale_, *zero_;                 // of each group of a tile
 };
 
 }  // namespace QUANTKV_ISA

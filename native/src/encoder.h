@@ -50,10 +50,7 @@ class Encoder {
     ranges_.resize(4 * groups + 5 * width_);
     low_ = ranges_.data(), high_ = low_ + groups, scale_ = high_ + groups, zero_ = scale_ + groups;
     scales_ = zero_ + groups, zeros_ = scales_ + width_;
-    extremes_ = {zeros_ + width_, zeros_ + 2 * width_, nullptr};
-    top_.resize(width_);
-    extremes_.top = top_.data();
-    for (int c = 0; c < width_; ++c) scales_[c] = 1.0f;
+    extremes_ = {zeros_ + width_, zeros_ + 2 * width_, zeros_ + 3 * width_};
   }
 
   // Tokens [low, high) of a page of row `row`: head `head`, or all heads from it on where they share scales.
@@ -67,7 +64,7 @@ class Encoder {
       } else {
         load_rows(end - low);
         find_metadata(record, head, low, end - low);
-        for (int h = 0; h < heads_; ++h) write_codes(record, head + h, x_.data() + h * int64_t(most_) * width_, low, end);
+        for (int h = 0; h < heads_; ++h) write_codes(record, head + h, numbers(h, 0), low, end);
       }
     }
   }
@@ -93,19 +90,43 @@ class Encoder {
       }
   }
 
+  const float* numbers(int head, int token) const { return x_.data() + (head * int64_t(most_) + token) * width_; }
+
   void find_metadata(uint8_t* record, int head, int low, int tokens) {
     int groups = groups_of(f_), entries = tokens / f_.share_tokens;
-    int share = groups == 1 ? width_ : f_.share_channels;
-    for (int e = 0; e < entries; ++e) {
-      begin_range(extremes_, width_);
-      for (int h = 0; h < heads_; ++h)
-        for (int t = e * f_.share_tokens; t < (e + 1) * f_.share_tokens; ++t)
-          widen_range(extremes_, x_.data() + (h * int64_t(most_) + t) * width_, width_);
-      fold_range(extremes_, groups, share, f_.has_zero, low_ + e * groups, high_ + e * groups);
-    }
+    for (int e = 0; e < entries; ++e) find_range(e, groups);
     int64_t at = meta_index(f_, head, low / f_.share_tokens) * float_bytes(f_.meta);
     Metadata m{scale_, zero_, record + f_.scale_at + at, record + f_.zero_at + at};
     make_metadata(f_, int64_t(entries) * groups, low_, high_, m);
+  }
+
+  // The ranges of the groups of one entry.
+  void find_range(int entry, int groups) {
+    int first = entry * f_.share_tokens, share = groups == 1 ? width_ : f_.share_channels;
+    float* x = const_cast<float*>(numbers(0, first));
+    Extremes e{x, x, x};
+    if (heads_ * f_.share_tokens > 1) {
+      e = extremes_;
+      begin_range(e, x, width_);
+      for (int h = 0; h < heads_; ++h)
+        for (int t = h ? 0 : 1; t < f_.share_tokens; ++t) widen_range(e, numbers(h, first + t), width_);
+    }
+    for (int g = 0; g < groups; ++g) {
+      Range r = whole_range(e, g * share, share);
+      bool nan = r.sum != r.sum && has_nan(first, g * share, share);
+      low_[entry * groups + g] = nan ? NAN : r.low;
+      high_[entry * groups + g] = nan ? NAN : r.high;
+    }
+  }
+
+  bool has_nan(int first, int channel, int share) const {
+    for (int h = 0; h < heads_; ++h)
+      for (int t = 0; t < f_.share_tokens; ++t) {
+        const float* x = numbers(h, first + t) + channel;
+        for (int c = 0; c < share; ++c)
+          if (x[c] != x[c]) return true;
+      }
+    return false;
   }
 
   // Tokens [low, high) of a page, whose numbers are `x`.
@@ -169,7 +190,6 @@ class Encoder {
   int heads_, width_, most_;
   Buffer<uint8_t> codes_, turned_;  // one tile of codes or of raw elements, and of codes with channels as rows
   Buffer<float> x_, ranges_;
-  Buffer<uint32_t> top_;
   float *low_ = nullptr, *high_ = nullptr, *scale_ = nullptr, *zero_ = nullptr;  // of each group
   float *scales_ = nullptr, *zeros_ = nullptr;                                  // of each channel of a token
   Extremes extremes_{};

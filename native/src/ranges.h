@@ -6,69 +6,62 @@
 namespace quantkv {
 namespace QUANTKV_ISA {
 
-// The range so far, channel by channel. `top` holds bits of the largest magnitude: as an integer, NaN is above all
-// numbers, so that one anywhere in a group shows.
+QUANTKV_INLINE float least_of(F16 x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_min_ps(x.v);
+#else
+  float a[LANES];
+  store(a, x);
+  for (int half = LANES / 2; half; half /= 2)
+    for (int l = 0; l < half; ++l) a[l] = a[l + half] < a[l] ? a[l + half] : a[l];
+  return a[0];
+#endif
+}
+
+QUANTKV_INLINE float greatest_of(F16 x) { return -least_of(splat(0.0f) - x); }
+
+// Smallest and largest so far, channel by channel. Comparisons lose NaN, but a sum keeps it; a sum of infinities may
+// be NaN too, so it only tells where to look.
 struct Extremes {
-  float *low, *high;
-  uint32_t* top;
+  float *low, *high, *sum;
 };
 
-static void begin_range(const Extremes& e, int n) {
-  for (int i = 0; i < n; ++i) {
-    e.low[i] = INFINITY;
-    e.high[i] = -INFINITY;
-    e.top[i] = 0;
-  }
+// n is a multiple of 16, here and below.
+static void begin_range(const Extremes& e, const float* x, int n) {
+  for (float* to : {e.low, e.high, e.sum}) std::memcpy(to, x, size_t(n) * sizeof(float));
 }
 
-// n is a multiple of 16.
 static void widen_range(const Extremes& e, const float* x, int n) {
-  float *__restrict low = e.low, *__restrict high = e.high;
-  uint32_t* __restrict top = e.top;
-  for (int i = 0; i < n; ++i) {
-    uint32_t magnitude = as_bits(x[i]) & 0x7fffffffu;
-    low[i] = x[i] < low[i] ? x[i] : low[i];
-    high[i] = x[i] > high[i] ? x[i] : high[i];
-    top[i] = magnitude > top[i] ? magnitude : top[i];
+  for (int i = 0; i < n; i += LANES) {
+    F16 v = load(x + i);
+    store(e.low + i, at_most(v, load(e.low + i)));
+    store(e.high + i, at_least(v, load(e.high + i)));
+    store(e.sum + i, v + load(e.sum + i));
   }
 }
 
-struct Least {
-  template <class T>
-  QUANTKV_INLINE T operator()(T a, T b) const { return a < b ? a : b; }
-};
-struct Most {
-  template <class T>
-  QUANTKV_INLINE T operator()(T a, T b) const { return a > b ? a : b; }
+struct Range {
+  float low, high, sum;
 };
 
-// All n numbers to one.
-template <class T, class Op>
-QUANTKV_INLINE T fold(const T* p, int n, Op op) {
-  if (n % LANES) {
-    T all = p[0];
-    for (int i = 1; i < n; ++i) all = op(all, p[i]);
-    return all;
+// The range of `n` channels from `at` on.
+QUANTKV_INLINE Range whole_range(const Extremes& e, int at, int n) {
+  if (n % LANES == 0) {
+    F16 low = load(e.low + at), high = load(e.high + at), all = load(e.sum + at);
+    for (int i = at + LANES; i < at + n; i += LANES) {
+      low = at_most(load(e.low + i), low);
+      high = at_least(load(e.high + i), high);
+      all = all + load(e.sum + i);
+    }
+    return {least_of(low), greatest_of(high), sum(all)};
   }
-  T a[LANES];
-  for (int l = 0; l < LANES; ++l) a[l] = p[l];
-  for (int i = LANES; i < n; i += LANES)
-    for (int l = 0; l < LANES; ++l) a[l] = op(a[l], p[i + l]);
-  for (int l = 0; l < 8; ++l) a[l] = op(a[l], a[l + 8]);
-  for (int l = 0; l < 4; ++l) a[l] = op(a[l], a[l + 4]);
-  return op(op(a[0], a[1]), op(a[2], a[3]));
-}
-
-// The ranges of groups of `share` channels each; where all channels are one group, `n` counts the padding too.
-static void fold_range(const Extremes& e, int groups, int share, bool both, float* low, float* high) {
-  for (int g = 0; g < groups; ++g) {
-    uint32_t top = fold(e.top + g * share, share, Most());
-    high[g] = as_float(top);
-    if (!both) continue;
-    bool nan = top > INFINITE;
-    low[g] = nan ? as_float(top) : fold(e.low + g * share, share, Least());
-    high[g] = nan ? as_float(top) : fold(e.high + g * share, share, Most());
+  Range r{e.low[at], e.high[at], e.sum[at]};
+  for (int i = at + 1; i < at + n; ++i) {
+    r.low = e.low[i] < r.low ? e.low[i] : r.low;
+    r.high = e.high[i] > r.high ? e.high[i] : r.high;
+    r.sum += e.sum[i];
   }
+  return r;
 }
 
 // Scales and zeros of n groups as numbers and, in the format's dtype, in the page.
@@ -79,12 +72,14 @@ struct Metadata {
 
 typedef uint16_t __attribute__((may_alias)) Stored16;
 typedef uint32_t __attribute__((may_alias)) Stored32;
-
 template <Float F>
-QUANTKV_INLINE void put_stored(uint8_t* at, int64_t i, uint32_t bits) {
-  if (F == Float::f32) reinterpret_cast<Stored32*>(at)[i] = bits;
-  else reinterpret_cast<Stored16*>(at)[i] = uint16_t(bits);
-}
+struct StoredAs {
+  using type = Stored16;
+};
+template <>
+struct StoredAs<Float::f32> {
+  using type = Stored32;
+};
 
 template <Float F, bool OUTWARD>
 QUANTKV_INLINE uint32_t scale_bits(float x) {
@@ -97,26 +92,34 @@ QUANTKV_INLINE uint32_t scale_bits(float x) {
 template <Float F, bool OUTWARD>
 static void affine_metadata(float steps, int64_t n, const float* __restrict low, const float* __restrict high,
                             const Metadata& m) {
+  using Bits = typename StoredAs<F>::type;
   float *__restrict scale = m.scale, *__restrict zero = m.zero;
+  Bits* __restrict scale_at = reinterpret_cast<Bits*>(m.scale_at);
+  Bits* __restrict zero_at = reinterpret_cast<Bits*>(m.zero_at);
   for (int64_t i = 0; i < n; ++i) {
     uint32_t z = finite_bits<F, OUTWARD ? Round::down : Round::nearest>(low[i]);
-    zero[i] = stored_value<F>(z);
-    put_stored<F>(m.zero_at, i, z);
-    uint32_t s = scale_bits<F, OUTWARD>((high[i] - (OUTWARD ? zero[i] : low[i])) / steps);
+    float from = stored_value<F>(z);
+    uint32_t s = scale_bits<F, OUTWARD>((high[i] - (OUTWARD ? from : low[i])) / steps);
+    zero[i] = from;
+    zero_at[i] = Bits(z);
     scale[i] = stored_value<F>(s);
-    put_stored<F>(m.scale_at, i, s);
+    scale_at[i] = Bits(s);
   }
 }
 
-// From largest magnitudes.
+// From smallest and largest elements, of which the larger magnitude counts.
 template <Float F, bool OUTWARD>
-static void centred_metadata(float steps, int64_t n, const float* __restrict top, const Metadata& m) {
+static void centred_metadata(float steps, int64_t n, const float* __restrict low, const float* __restrict high,
+                             const Metadata& m) {
+  using Bits = typename StoredAs<F>::type;
   float *__restrict scale = m.scale, *__restrict zero = m.zero;
+  Bits* __restrict scale_at = reinterpret_cast<Bits*>(m.scale_at);
   for (int64_t i = 0; i < n; ++i) {
-    uint32_t s = scale_bits<F, OUTWARD>(top[i] / steps);
+    float top = high[i] < -low[i] ? -low[i] : high[i];
+    uint32_t s = scale_bits<F, OUTWARD>(top / steps);
     scale[i] = stored_value<F>(s);
     zero[i] = 0.0f;
-    put_stored<F>(m.scale_at, i, s);
+    scale_at[i] = Bits(s);
   }
 }
 
@@ -134,7 +137,8 @@ static void metadata_as(const Format& f, int64_t n, const float* low, const floa
   if (f.has_zero) {
     outward ? affine_metadata<F, true>(steps, n, low, high, m) : affine_metadata<F, false>(steps, n, low, high, m);
   } else {
-    outward ? centred_metadata<F, true>(steps, n, high, m) : centred_metadata<F, false>(steps, n, high, m);
+    outward ? centred_metadata<F, true>(steps, n, low, high, m)
+            : centred_metadata<F, false>(steps, n, low, high, m);
   }
 }
 
@@ -144,15 +148,17 @@ static void make_metadata(const Format& f, int64_t n, const float* low, const fl
                               : metadata_as<Float::bf16>(f, n, low, high, m);
 }
 
-// The numbers of a token's groups, one for each channel; what follows head_dim keeps what it has.
+// The numbers of a token's groups, one for each channel; what follows head_dim is anything.
 static void spread(const Format& f, const float* groups, float* channels) {
   int share = f.share_channels;
   if (share == 1) {
     std::memcpy(channels, groups, size_t(f.head_dim) * sizeof(float));
-    return;
+  } else if (share == f.head_dim || share % LANES == 0) {
+    for (int c = 0; c < f.head_dim; c += LANES) store(channels + c, splat(groups[c / share]));
+  } else {
+    for (int g = 0; g < f.head_dim / share; ++g)
+      for (int c = 0; c < share; ++c) channels[g * share + c] = groups[g];
   }
-  for (int g = 0; g < f.head_dim / share; ++g)
-    for (int c = 0; c < share; ++c) channels[g * share + c] = groups[g];
 }
 
 }  // namespace QUANTKV_ISA
