@@ -1,7 +1,7 @@
 """The native CPU engine: whether it is here, which build of it runs, and how a page's layout is told to it.
 
-`QUANTKV_NATIVE=0` leaves it alone; `QUANTKV_ISA=v2|v3|v4` picks a build other than the best that the processor
-can run.
+`QUANTKV_NATIVE=0` leaves it alone; `QUANTKV_ISA=v2|v3|v4` picks a build other than the best that the
+processor can run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def isa() -> str | None:
 
 
 def page_format(layout: PageLayout, codec: Codec) -> Any:
-    """The layout as the kernels know it, or None where there are no kernels for this codec or these dtypes."""
+    """The layout as kernels know it, or None where there are none for this codec or these dtypes."""
     module, kernel = kernels(), codec.kernel()
     if module is None or kernel is None:
         return None

@@ -36,7 +36,9 @@ class GuardedPages:
     """Moves every page of a case's side behind such a wall."""
 
     def __init__(self, side: dict[str, Any], size: int) -> None:
-        self.records = [[self._copy(pages, i, size) for i in range(len(pages.addresses))] for pages in side["pages"]]
+        self.records = [
+            [self._copy(pages, i, size) for i in range(len(pages.addresses))] for pages in side["pages"]
+        ]
         side["kernel"].set([[record.address for record in row] for row in self.records])
 
     @staticmethod

@@ -1,5 +1,5 @@
-"""Pages made by hand for kernel tests: the layout rule of the store written out in numpy, apart from the code under
-test, and formats that no codec has yet (codebooks, one-bit planes, block floats)."""
+"""Pages made by hand for kernel tests: the layout rule of the store written out in numpy, apart from the code
+under test, and formats that no codec has yet (codebooks, one-bit planes, block floats)."""
 
 from __future__ import annotations
 
@@ -85,10 +85,12 @@ class Pack:
     def native(self, module: Any) -> Any:
         planes, scale, zero, _ = self.offsets()
         return module.Format(
-            lanes_are_tokens=self.keys, heads=self.heads, head_dim=self.head_dim, page_tokens=self.page_tokens,
+            lanes_are_tokens=self.keys, heads=self.heads, head_dim=self.head_dim,
+            page_tokens=self.page_tokens,
             code=self.code, value=self.value if self.code == "raw" else "float32",
             planes=[(b, o, self.head_bytes(b)) for b, o in zip(self.plane_bits, planes)],
-            has_scale=self.has_scale, has_zero=self.has_zero and self.has_scale, meta=self.meta, centre=self.centre,
+            has_scale=self.has_scale, has_zero=self.has_zero and self.has_scale, meta=self.meta,
+            centre=self.centre,
             scale_at=scale, zero_at=zero, share_tokens=self.share_tokens, share_channels=self.channels,
             all_heads=self.all_heads, table=list(self.table),
         )  # fmt: skip

@@ -1,5 +1,5 @@
-"""The native attention kernel on pages made by hand: every kind of code, sharing, shape and mask, in every build,
-beside attention computed in float64."""
+"""The native attention kernel on pages made by hand: every kind of code, sharing, shape and mask, in every
+build, beside attention computed in float64."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from guarded import GuardedPages
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from guarded import GuardedPages
 from packs import Pack, random_pages
 
 native = pytest.importorskip("quantkv._native", reason="the native engine is not built")
@@ -24,17 +24,26 @@ TOLERANCE = 2e-5
 class Case:
     """One call: packed and exact tokens of each row, queries, and what attention over them should be."""
 
-    def __init__(self, key: Pack, value: Pack, rng: np.random.Generator, rows: int = 1, ratio: int = 1, queries: int = 1,
-                 exact: torch.dtype = torch.float32, query_type: torch.dtype = torch.float32) -> None:  # fmt: skip
-        self.key, self.value, self.rng, self.rows, self.ratio, self.queries = key, value, rng, rows, ratio, queries
-        self.exact, self.query_type = exact, query_type
+    def __init__(
+        self,
+        key: Pack,
+        value: Pack,
+        rng: np.random.Generator,
+        rows: int = 1,
+        ratio: int = 1,
+        queries: int = 1,
+        exact: torch.dtype = torch.float32,
+    ) -> None:
+        self.key, self.value, self.rng = key, value, rng
+        self.rows, self.ratio, self.queries = rows, ratio, queries
+        self.exact = exact
         self.sinks, self.ring_size = int(rng.integers(0, 6)), int(rng.integers(queries + 1, 90))
         self.stop = int(rng.integers(queries, 500))
         self.pads = [int(rng.integers(0, 1 + min(3, self.stop - queries))) for _ in range(rows)]
         self.sides = [self._side(pack) for pack in (key, value)]
         generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
         heads = key.heads * ratio
-        self.query = torch.randn(rows, heads, queries, key.head_dim, generator=generator).to(query_type)
+        self.query = torch.randn(rows, heads, queries, key.head_dim, generator=generator)
 
     def _side(self, pack: Pack) -> dict[str, Any]:
         """Visible counts that leave no more exact tokens than the ring holds, and the tensors behind them."""
@@ -55,19 +64,39 @@ class Case:
     def _tuple(self, side: dict[str, Any]) -> tuple[Any, ...]:
         sinks, ring = side["exact"]
         dtype = FLOATS.index(self.exact)
-        return (side["visible"], dtype, sinks.data_ptr(), self.sinks, ring.data_ptr(), self.ring_size, 0, 0, (0, 0, 0))
+        return (
+            side["visible"],
+            dtype,
+            sinks.data_ptr(),
+            self.sinks,
+            ring.data_ptr(),
+            self.ring_size,
+            0,
+            0,
+            (0, 0, 0),
+        )
 
-    def run(self, isa: str, *, mask: torch.Tensor | None = None, softcap: float = 0.0, threads: int = 1,
-            sink_logits: torch.Tensor | None = None, causal: bool = False, start: int = 0, **more: Any) -> torch.Tensor:  # fmt: skip
+    def run(
+        self,
+        isa: str,
+        *,
+        mask: torch.Tensor | None = None,
+        softcap: float = 0.0,
+        threads: int = 1,
+        sink_logits: torch.Tensor | None = None,
+        causal: bool = False,
+        start: int = 0,
+        **more: Any,
+    ) -> torch.Tensor:
         heads = self.key.heads * self.ratio
-        out = torch.full((self.rows, self.queries, heads, self.value.head_dim), float("nan"), dtype=self.query_type)
+        out = torch.full((self.rows, self.queries, heads, self.value.head_dim), float("nan"))
         strides = [] if mask is None else list(mask.stride())
+        keys, values = ((side["kernel"], self._tuple(side)) for side in self.sides)
         native.attend(
-            self.sides[0]["kernel"], self._tuple(self.sides[0]), self.sides[1]["kernel"], self._tuple(self.sides[1]),
-            self.pads, start, self.stop, self.query.data_ptr(), FLOATS.index(self.query_type), list(self.query.stride())[:3],
-            heads, self.queries, self.key.head_dim**-0.5, softcap, causal, 0 if mask is None else mask.data_ptr(),
-            mask is None or mask.dtype == torch.bool, strides, 0 if sink_logits is None else sink_logits.data_ptr(),
-            out.data_ptr(), threads, isa, **more,
+            *keys, *values, self.pads, start, self.stop, self.query.data_ptr(), 0,
+            list(self.query.stride())[:3], heads, self.queries, self.key.head_dim**-0.5, softcap, causal,
+            0 if mask is None else mask.data_ptr(), mask is None or mask.dtype == torch.bool, strides,
+            0 if sink_logits is None else sink_logits.data_ptr(), out.data_ptr(), threads, isa, **more,
         )  # fmt: skip
         return out.transpose(1, 2).double()
 
@@ -79,7 +108,9 @@ class Case:
             first = min(self.stop, pad + self.sinks)
             packed_end = first + side["visible"][row]
             out[row, :, pad:first] = side["exact"][0][row, :, : first - pad].double()
-            out[row, :, first:packed_end] = torch.from_numpy(side["pages"][row].decoded[:, : packed_end - first])
+            out[row, :, first:packed_end] = torch.from_numpy(
+                side["pages"][row].decoded[:, : packed_end - first]
+            )
             for j in range(packed_end, self.stop):
                 out[row, :, j] = side["exact"][1][row, :, j % self.ring_size].double()
         return out
@@ -114,7 +145,8 @@ def packs(draw: Any, keys: bool, heads: int = 2) -> Pack:
     page = {24: 192, 20: 320}.get(tokens, draw(st.sampled_from([64, 128])))
     table = tuple(float(np.float32(x)) for x in np.random.default_rng(bits).standard_normal(2**bits))
     return Pack(
-        keys=keys, heads=heads, head_dim=head_dim, page_tokens=page, code=code, bits=bits, share_tokens=tokens,
+        keys=keys, heads=heads, head_dim=head_dim, page_tokens=page, code=code, bits=bits,
+        share_tokens=tokens,
         share_channels=channels, value=draw(st.sampled_from(["float32", "float16"])), has_scale=code != "raw",
         has_zero=draw(st.booleans()) and code == "affine", all_heads=draw(st.booleans()),
         meta=draw(st.sampled_from(["float16", "float32"])), table=table if code == "table" else (),
@@ -126,8 +158,13 @@ def packs(draw: Any, keys: bool, heads: int = 2) -> Pack:
 @given(key=packs(keys=True), value=packs(keys=False), seed=st.integers(0, 2**31), data=st.data())
 def test_any_pack_any_shape(isa: str, key: Pack, value: Pack, seed: int, data: Any) -> None:
     exact = data.draw(st.sampled_from(FLOATS))
-    ratio, queries = data.draw(st.sampled_from([1, 2, 3, 4, 5, 8])), data.draw(st.sampled_from([1, 1, 2, 3, 16]))
-    case = Case(key, value, np.random.default_rng(seed), data.draw(st.sampled_from([1, 1, 3])), ratio, queries, exact)
+    ratio, queries = (
+        data.draw(st.sampled_from([1, 2, 3, 4, 5, 8])),
+        data.draw(st.sampled_from([1, 1, 2, 3, 16])),
+    )
+    case = Case(
+        key, value, np.random.default_rng(seed), data.draw(st.sampled_from([1, 1, 3])), ratio, queries, exact
+    )
     softcap, threads = data.draw(st.sampled_from([0.0, 20.0])), data.draw(st.integers(1, 3))
     kind = data.draw(st.sampled_from(["none", "causal", "bool", "additive"]))
     mask, bias = _mask(kind, case)
@@ -239,7 +276,9 @@ def test_nothing_outside_a_page_is_read(isa: str, bits: int, head_dim: int) -> N
     """Records end where unreadable memory begins: a read beyond one would end the process."""
     for seed in range(2):
         case = _plain_case(seed, bits=bits, head_dim=head_dim)
-        guards = [GuardedPages(side, pack.offsets()[3]) for side, pack in zip(case.sides, (case.key, case.value))]
+        guards = [
+            GuardedPages(side, pack.offsets()[3]) for side, pack in zip(case.sides, (case.key, case.value))
+        ]
         case.check(case.run(isa), case.expected())
         for guard in guards:
             guard.close()

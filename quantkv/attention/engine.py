@@ -12,7 +12,7 @@ from quantkv.attention.reference import Readable
 from quantkv.store import Since, View
 
 LONG_QUERY = 128
-"""The reference takes so many queries at a time, so that scores stay bounded in long calls on a filled cache."""
+"""The reference takes so many queries at a time, so that scores stay bounded in long calls."""
 
 
 def attend(

@@ -42,8 +42,8 @@ def attend(
         keys.store.pages.kernel_pages(), _exact(keys), values.store.pages.kernel_pages(), _exact(values),
         keys.store.pads, start, keys.stop, query.data_ptr(), native.FLOATS[query.dtype], query.stride()[:3],
         q_heads, queries, head_dim**-0.5 if scaling is None else scaling, softcap or 0.0, causal,
-        0 if mask is None else mask.data_ptr(), is_bool, mask_strides, 0 if sinks is None else sinks.data_ptr(),
-        out.data_ptr(), torch.get_num_threads(), native.isa(),
+        0 if mask is None else mask.data_ptr(), is_bool, mask_strides,
+        0 if sinks is None else sinks.data_ptr(), out.data_ptr(), torch.get_num_threads(), native.isa(),
     )  # fmt: skip
     return out.transpose(1, 2)
 

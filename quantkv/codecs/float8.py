@@ -40,6 +40,5 @@ class Float8(Codec):
         blocks = self.sharing.split(codes).mul_(Sharing.spread(fields["scale"].to(dtype)))
         return blocks.reshape(codes.shape)
 
-    def kernel(self) -> Kernel | None:
-        names = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
-        return Kernel(names[self.code], self.sharing) if self.code in names else None
+    def kernel(self) -> Kernel:
+        return Kernel("e4m3" if self.code == torch.float8_e4m3fn else "e5m2", self.sharing)

@@ -6,6 +6,7 @@ A shared open page is copied when one of its owners appends.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -45,8 +46,7 @@ class PageStore:
     def page_pointers(self, row: int, first: int = 0, last: int | None = None) -> list[int]:
         """Addresses of the records of a row's pages `[first, last)`, 64-byte aligned; 0 where a page is
         gone."""
-        addresses = self.pool.addresses
-        return [0 if n == GONE else addresses[n] for n in self.tables[row][first:last]]
+        return [self.pool.address(number) for number in self.tables[row][first:last]]
 
     def fork(self) -> PageStore:
         """A store that starts with the same tokens on the same pages; each page is freed when no fork lists
@@ -56,6 +56,12 @@ class PageStore:
         for table in self.tables:
             self.pool.retain(table)
         other.tables[:] = [list(table) for table in self.tables]
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PageStore:
+        pool = copy.deepcopy(self.pool, memo)
+        other = PageStore(self.codec, self.layout, len(self.tables), self.device, pool)
+        other.tables[:], other.used = [list(table) for table in self.tables], list(self.used)
         return other
 
     def state(self) -> tuple[Tensor, list[list[int]]]:

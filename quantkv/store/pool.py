@@ -24,7 +24,6 @@ class PagePool:
     def __init__(self, layout: PageLayout, unit: int, device: torch.device) -> None:
         self.layout, self.device, self.unit = layout, device, max(1, unit)
         self.slabs: list[Tensor] = []
-        self.addresses: list[int] = []
         self._first: list[int] = []  # number of the first page of each slab
         self._refs: list[int] = []
         self._free: list[int] = []
@@ -65,6 +64,13 @@ class PagePool:
     def shared(self, number: int) -> bool:
         return self._refs[number] > 1
 
+    def address(self, number: int) -> int:
+        """Where the bytes of a page lie in memory; 0 for a page that is gone."""
+        if number == GONE:
+            return 0
+        slab = self._slab(number)
+        return self.slabs[slab].data_ptr() + (number - self._first[slab]) * self.layout.record_bytes
+
     def record(self, number: int) -> Tensor:
         """The raw bytes of a page."""
         slab = self._slab(number)
@@ -89,8 +95,6 @@ class PagePool:
         slots = self.unit * next_slab_pages(total // self.unit)
         self.slabs.append(torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device))
         self._first.append(total)
-        base = self.slabs[-1].data_ptr()
-        self.addresses += range(base, base + slots * self.layout.record_bytes, self.layout.record_bytes)
         self._refs += [0] * slots
         self._free += range(total, total + slots)
 
