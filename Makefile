@@ -11,6 +11,8 @@ OLDEST_TESTS ?= $(wildcard tests/test_cache*.py tests/test_simul*.py tests/test_
 CONFIG ?= configs/main.yaml
 OUT ?= results/main
 JOBS ?= 2
+BENCH ?= results/bench
+BENCH_MODEL ?= smollm2-135m-instruct-q4_1
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -20,11 +22,12 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep report support test test-oldest lint format clean distclean
+.PHONY: help setup sweep report bench support test test-oldest lint format clean distclean
 
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
 	@echo "make report       tables and figures of OUT ($(OUT))"
+	@echo "make bench        time attention, decoding and packing on this machine; JSON goes to BENCH ($(BENCH))"
 	@echo "make test         all tests in JOBS ($(JOBS)) processes; ARGS go to pytest"
 	@echo "make test-oldest  the cache tests on the oldest supported transformers"
 	@echo "make support      docs/support.md: which model families are served, found by running them"
@@ -44,6 +47,11 @@ test: $(VENV)/.dev
 
 test-oldest: $(VENV)-oldest/.ready
 	PYTHONPATH=$(VENV)-oldest $(BIN)/python -m pytest -n $(JOBS) $(OLDEST_TESTS) $(ARGS)
+
+bench: $(VENV)/.ready
+	$(BIN)/quantkv bench attention --json $(BENCH)/attention.json $(ARGS)
+	$(BIN)/quantkv bench decode $(BENCH_MODEL) --json $(BENCH)/decode.json $(ARGS)
+	$(BIN)/quantkv bench encode --json $(BENCH)/encode.json $(ARGS)
 
 support: $(VENV)/.ready
 	$(BIN)/python -m quantkv.architectures > docs/support.md

@@ -64,8 +64,8 @@ def speed_block(
         raise QuantKVError(f"fill must be one of {', '.join(FILLS)}, got {fill!r}")
     hf.check_length(model, context + rounds * block)
     feed = feed_tokens(ids, batch, context + rounds * block).to(model.device)
-    race = _Race(model, feed, context, fill, random.Random(seed), sync or timing.default_sync(model.device))
-    lanes = [_Lane(label, parse_format(given)) for label, given in arms.items()]
+    race = Race(model, feed, context, fill, random.Random(seed), sync or timing.default_sync(model.device))
+    lanes = [Lane(label, parse_format(given)) for label, given in arms.items()]
     with timing.threads(threads), torch.inference_mode():
         race.run(lanes, rounds, block, progress or (lambda what, done, total: None))
         results = {lane.label: race.result(lane) for lane in lanes}
@@ -82,7 +82,7 @@ def feed_tokens(ids: Tensor, batch: int, length: int) -> Tensor:
 
 
 @dataclass(slots=True)
-class _Lane:
+class Lane:
     """One arm of the race: its cache, its times, and what stopped it."""
 
     label: str
@@ -101,9 +101,13 @@ class _Lane:
 
         return QuantizedCache(model.config, self.spec)
 
+    def attention(self, model: Any) -> str:
+        """The attention implementation that reads this lane's cache."""
+        return hf.stock_attention(model) if self.spec == BASELINE else "quantkv"
+
 
 @dataclass
-class _Race:
+class Race:
     """The lanes of one (model, context, batch), the baseline among them."""
 
     model: Any
@@ -113,24 +117,34 @@ class _Race:
     dice: random.Random
     sync: timing.Sync
 
-    def run(self, lanes: list[_Lane], rounds: int, block: int, progress: Progress) -> None:
-        self.baseline = next((lane for lane in lanes if lane.spec == BASELINE), _Lane(BASELINE, BASELINE))
-        racing = lanes if self.baseline in lanes else [self.baseline, *lanes]
-        before = timing.bandwidth_gb_s(self.model.device, self.sync)
-        for lane in self._in_turn(racing):
-            self._attempt(lane, self._warm_up)
-        self._fill_all(racing, progress)
+    def run(self, lanes: list[Lane], rounds: int, block: int, progress: Progress) -> None:
+        """Warm up, fill and decode all lanes, the baseline among them or beside them."""
+        self.prepare(lanes, progress)
+        self.decode_rounds(rounds, block, progress)
+
+    def prepare(self, lanes: list[Lane], progress: Progress) -> None:
+        """Warm up and fill every lane's cache."""
+        self.baseline = next((lane for lane in lanes if lane.spec == BASELINE), Lane(BASELINE, BASELINE))
+        self.racing = lanes if self.baseline in lanes else [self.baseline, *lanes]
+        self.bandwidth_before = timing.bandwidth_gb_s(self.model.device, self.sync)
+        for lane in self.in_turn():
+            self.attempt(lane, self._warm_up)
+        self._fill_all(progress)
+
+    def decode_rounds(self, rounds: int, block: int, progress: Progress) -> None:
+        """In every round each lane decodes `block` steps."""
         with timing.no_garbage_collection():
             for index in range(rounds):
                 progress("decode", index, rounds)
-                for lane in self._in_turn(racing):
-                    self._attempt(lane, self._decode, self.context + index * block, block)
-        self.bandwidth = Bandwidth(before, timing.bandwidth_gb_s(self.model.device, self.sync))
+                for lane in self.in_turn():
+                    self.attempt(lane, self._decode, self.context + index * block, block)
+        after = timing.bandwidth_gb_s(self.model.device, self.sync)
+        self.bandwidth = Bandwidth(self.bandwidth_before, after)
 
-    def result(self, lane: _Lane) -> Result:
+    def result(self, lane: Lane) -> Result:
         if lane.error is not None:
             return failure("speed", lane.error, lane.seconds)
-        ran = effective(self.model, lane.spec, lane.cache, attn=self._attention(lane))
+        ran = effective(self.model, lane.spec, lane.cache, attn=lane.attention(self.model))
         section = speed_section(
             lane.timings,
             self.baseline.timings,
@@ -142,15 +156,16 @@ class _Race:
         )
         return success("speed", section, ran, lane.seconds)
 
-    def _in_turn(self, lanes: list[_Lane]) -> Iterator[_Lane]:
-        running = [lane for lane in lanes if lane.error is None]
+    def in_turn(self) -> Iterator[Lane]:
+        """The lanes still running, in random order."""
+        running = [lane for lane in self.racing if lane.error is None]
         yield from self.dice.sample(running, len(running))
 
-    def _attempt(self, lane: _Lane, step: Callable[..., None], *arguments: Any) -> None:
+    def attempt(self, lane: Lane, step: Callable[..., Any], *arguments: Any) -> None:
         """Let a lane do a step; a lane that fails is out, unless it is the baseline."""
         begin = time.perf_counter()
         try:
-            with hf.attention(self.model, self._attention(lane)):
+            with hf.attention(self.model, lane.attention(self.model)):
                 step(lane, *arguments)
         except Exception as error:
             if lane is self.baseline:
@@ -158,10 +173,7 @@ class _Race:
             lane.error, lane.cache = error, None
         lane.seconds += time.perf_counter() - begin
 
-    def _attention(self, lane: _Lane) -> str:
-        return hf.stock_attention(self.model) if lane.spec == BASELINE else "quantkv"
-
-    def _warm_up(self, lane: _Lane) -> None:
+    def _warm_up(self, lane: Lane) -> None:
         """Prefill and decode a short prompt, so that no measurement sets anything up for the first time."""
         cache = lane.fresh_cache(self.model)
         prompt = min(self.context, WARM_UP_TOKENS)
@@ -169,18 +181,19 @@ class _Race:
         for position in range(prompt, min(prompt + WARM_UP_STEPS, self.feed.shape[1])):
             hf.forward(self.model, self.feed[:, position : position + 1], cache)
 
-    def _fill_all(self, lanes: list[_Lane], progress: Progress) -> None:
+    def _fill_all(self, progress: Progress) -> None:
         """Fill every cache; short prompts several times, because one short time says little."""
-        step = self._prefill if self.fill == "prefill" else self._fill_synthetic
+        step = self.prefill if self.fill == "prefill" else self._fill_synthetic
         begin = time.perf_counter()
         for _ in range(PREFILL_PASSES if self.fill == "prefill" else 1):
-            for done, lane in enumerate(self._in_turn(lanes)):
-                progress("prefill", done, len(lanes))
-                self._attempt(lane, step)
+            for done, lane in enumerate(self.in_turn()):
+                progress("prefill", done, len(self.racing))
+                self.attempt(lane, step)
             if time.perf_counter() - begin > PREFILL_SECONDS:
                 break
 
-    def _prefill(self, lane: _Lane) -> None:
+    def prefill(self, lane: Lane) -> None:
+        """Give a lane a fresh cache and time how the prompt fills it."""
         lane.cache = None
         cache = lane.fresh_cache(self.model)
         prompt = self.feed[:, : self.context]
@@ -190,17 +203,18 @@ class _Race:
         lane.timings.prefill.append(prefill)
         lane.timings.first_token.append(prefill + choice)
 
-    def _fill_synthetic(self, lane: _Lane) -> None:
+    def _fill_synthetic(self, lane: Lane) -> None:
         lane.cache = hf.fill(lane.fresh_cache(self.model), self.model, self.context, len(self.feed))
 
-    def _decode(self, lane: _Lane, start: int, steps: int) -> None:
+    def _decode(self, lane: Lane, start: int, steps: int) -> None:
         seconds = []
         for position in range(start, start + steps):
             token = self.feed[:, position : position + 1]
-            choice, spent = timing.timed(partial(self._next, lane, token), self.sync)
+            choice, spent = timing.timed(partial(self.step, lane, token), self.sync)
             seconds.append(spent)
             lane.timings.predicted.append(choice)
         lane.timings.rounds.append(seconds)
 
-    def _next(self, lane: _Lane, token: Tensor) -> list[int]:
+    def step(self, lane: Lane, token: Tensor) -> list[int]:
+        """One decode step; what each row of the batch would say next."""
         return hf.forward(self.model, token, lane.cache)[:, -1].argmax(-1).tolist()

@@ -1,0 +1,1 @@
+"""`quantkv bench`: how fast attention, decoding and packing are, beside what the machine can do at best."""

@@ -1,0 +1,259 @@
+"""One decode step of one layer: our formats read from a real layer, beside what else could be done.
+
+The arms: SDPA over exact keys and values (float32 grouped is the baseline; bfloat16; heads repeated, as in
+models without grouped SDPA), each format read from its pages, and each format decoded whole and then given
+to SDPA, as quantized caches do whose `update` returns the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from quantkv import native
+from quantkv.attention import attend
+from quantkv.bench.machine import Limits, Probe, cores, instruction_set
+from quantkv.bench.report import make_report, parse_formats
+from quantkv.bench.rounds import Arm, Progress, check_counts, quiet, ratios, refused, take_turns, timed_row
+from quantkv.errors import QuantKVError
+from quantkv.layer import QuantizedLayer
+from quantkv.spec import CacheSpec
+from quantkv.store import View
+
+BASELINE = "sdpa fp32 grouped"
+FORMATS = ("int8-channel", "int8-head", "int4-head", "int4-channel", "fp16", "kivi-2")
+SMALL_TOKENS = 320
+"""Before it is timed each arm runs over so few tokens: its code and its threads are then awake, as between
+the layers of a model, while its keys and values are in no cache of the processor."""
+MAX_DIFFERENCE = 1e-3
+"""An arm that differs by more from attention over the same decoded numbers is flagged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSettings:
+    """Batch 1; `tokens` are cached ones, the newest included. `cold` reads a large buffer before each run,
+    so that no arm finds its keys and values in the processor's caches, as between two layers of a model."""
+
+    formats: tuple[str, ...] = FORMATS
+    heads: int = 8
+    query_heads: int = 32
+    head_dim: int = 128
+    tokens: tuple[int, ...] = (32768, 131072)
+    threads: int = 1
+    rounds: int = 11
+    isa: str | None = None
+    cold: bool = True
+    seed: int = 0
+
+    def check(self) -> None:
+        check_counts(heads=self.heads, query_heads=self.query_heads, head_dim=self.head_dim)
+        check_counts(threads=self.threads, rounds=self.rounds, **{"tokens": min(self.tokens, default=0)})
+        if self.query_heads % self.heads:
+            raise QuantKVError(f"--query-heads {self.query_heads} is not a multiple of --heads {self.heads}")
+
+    @property
+    def more_threads(self) -> int | None:
+        """The second thread count of our own arms: 2 beside 1, where there are the cores."""
+        return 2 if self.threads == 1 and cores() >= 2 else None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A query `[1, Hq, 1, D]` and keys and values `[1, H, T, D]`, float32."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+    @property
+    def exact_bytes(self) -> int:
+        return self.key.nbytes + self.value.nbytes
+
+    @property
+    def multiply_adds(self) -> int:
+        """Scores and output: two for each query head, token and channel."""
+        return 2 * self.query.shape[1] * self.key.shape[2] * self.key.shape[3]
+
+    @property
+    def ratio(self) -> int:
+        return self.query.shape[1] // self.key.shape[1]
+
+
+def bench_attention(settings: AttentionSettings, progress: Progress = quiet) -> dict[str, Any]:
+    """Time every arm at every token count; the report as JSON can hold it."""
+    settings.check()
+    specs = parse_formats(settings.formats)
+    threads = sorted({settings.threads, settings.more_threads or settings.threads})
+    rows: list[dict[str, Any]] = []
+    flags: list[str] = []
+    with instruction_set(settings.isa):
+        probe = Probe()
+        before = probe.rates(threads)
+        measured = [_arms_at(n, specs, settings, probe, flags, progress) for n in settings.tokens]
+        limits = Limits(before, probe.rates(threads), probe.method)
+        for arms in measured:
+            rows += _rows(arms, limits, settings, flags)
+        return make_report("attention", settings, probe, limits, rows, flags)
+
+
+def _arms_at(
+    tokens: int,
+    specs: dict[str, CacheSpec],
+    settings: AttentionSettings,
+    probe: Probe,
+    flags: list[str],
+    progress: Progress,
+) -> list[Arm]:
+    """The arms of one token count, run; what they kept alive is let go."""
+    with refused(f"attention over {tokens} tokens"):
+        arms, small = (_arms_over(n, specs, settings) for n in (tokens, min(tokens, SMALL_TOKENS)))
+        for arm, twin in zip(arms, small, strict=True):
+            arm.about["tokens"] = tokens
+            arm.prepare = twin.run
+        arms = _affordable(arms, flags)
+        take_turns(
+            arms,
+            settings.rounds,
+            seed=settings.seed,
+            between=probe.evict if settings.cold else _rest,
+            progress=lambda what: progress(f"{tokens} tokens, {what}"),
+        )
+    for arm in arms:
+        arm.run = arm.prepare = _rest
+    return arms
+
+
+def _arms_over(tokens: int, specs: dict[str, CacheSpec], settings: AttentionSettings) -> list[Arm]:
+    inputs = random_inputs(settings, tokens)
+    arms = list(exact_arms(inputs, settings.threads))
+    for text, spec in specs.items():
+        arms += format_arms(text, spec, inputs, settings)
+    return arms
+
+
+def _rest() -> None:
+    """Nothing between two runs."""
+
+
+def random_inputs(settings: AttentionSettings, tokens: int) -> Inputs:
+    noise = torch.Generator().manual_seed(settings.seed)
+    kv_shape = (1, settings.heads, tokens, settings.head_dim)
+    query = torch.randn(1, settings.query_heads, 1, settings.head_dim, generator=noise)
+    return Inputs(query, torch.randn(kv_shape, generator=noise), torch.randn(kv_shape, generator=noise))
+
+
+def exact_arms(inputs: Inputs, threads: int) -> Iterator[Arm]:
+    """SDPA over exact keys and values. Repeating heads writes the wide copy and reads it again."""
+    work: dict[str, Any] = {"threads": threads, "multiply_adds": inputs.multiply_adds}
+    half = Inputs(*(x.bfloat16() for x in (inputs.query, inputs.key, inputs.value)))
+    wide = inputs.ratio * inputs.exact_bytes
+    about = {"kind": "sdpa", "format": None, "engine": "sdpa"}
+    yield Arm(BASELINE, partial(grouped, inputs), touched=inputs.exact_bytes, about={**about}, **work)
+    yield Arm("sdpa bf16 grouped", partial(grouped, half), touched=half.exact_bytes, about={**about}, **work)
+    touched = inputs.exact_bytes + 2 * wide
+    run = partial(repeated, inputs)
+    yield Arm("sdpa fp32 repeated", run, touched=touched, scratch=wide, about={**about}, **work)
+
+
+def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionSettings) -> Iterator[Arm]:
+    """A format read from its pages, by one or two thread counts, and decoded whole before SDPA.
+
+    Decoding writes float32 keys and values, joining them with the exact tokens reads and writes them once
+    more, and SDPA reads them.
+    """
+    key, value = filled_views(spec, inputs)
+    held = touched_bytes(key) + touched_bytes(value)
+    work: dict[str, Any] = {"multiply_adds": inputs.multiply_adds}
+    served = native.isa() is not None and all(v.store.pages.format is not None for v in (key, value))
+    engine = f"native-{native.isa()}" if served else "reference"
+    run = partial(attend, inputs.query, key, value)
+    for threads in filter(None, (settings.threads, settings.more_threads)):
+        about = {"kind": "quantkv", "format": text, "engine": engine}
+        yield Arm(text, run, threads=threads, touched=held, about=about, **work)
+    about = {"kind": "decode", "format": text, "engine": f"{engine}, sdpa"}
+    touched, scratch = held + 4 * inputs.exact_bytes, 2 * inputs.exact_bytes
+    decode = partial(decoded, inputs.query, key, value)
+    name = f"decode {text}, sdpa"
+    yield Arm(name, decode, settings.threads, touched=touched, scratch=scratch, about=about, **work)
+
+
+def filled_views(spec: CacheSpec, inputs: Inputs) -> tuple[View, View]:
+    """What a query may read of a layer that holds the inputs."""
+    spec.check_layers(1)
+    layer = QuantizedLayer(spec.for_layer(0, 1))
+    layer.update(inputs.key, inputs.value)
+    assert layer.key_store is not None and layer.value_store is not None
+    return layer.key_store.view(), layer.value_store.view()
+
+
+def touched_bytes(view: View) -> int:
+    """Bytes of pages and exact tokens that one query reads of a view without padding."""
+    store, layout = view.store, view.store.pages.layout
+    packed = sum(view.visible)
+    exact = store.rows * view.stop - packed
+    token = store.heads * store.head_dim * store.dtype.itemsize
+    return packed * layout.record_bytes // layout.page_tokens + exact * token
+
+
+def grouped(inputs: Inputs) -> Tensor:
+    """SDPA whose kernel lets query heads share a KV head."""
+    return scaled_dot_product_attention(inputs.query, inputs.key, inputs.value, enable_gqa=True)
+
+
+def repeated(inputs: Inputs) -> Tensor:
+    """SDPA over keys and values copied to every query head."""
+    key, value = (x.repeat_interleave(inputs.ratio, 1) for x in (inputs.key, inputs.value))
+    return scaled_dot_product_attention(inputs.query, key, value)
+
+
+def decoded(query: Tensor, key: View, value: View) -> Tensor:
+    """The whole history decoded to float32, then SDPA."""
+    return grouped(Inputs(query, key.read(0, key.stop), value.read(0, value.stop)))
+
+
+def _affordable(arms: Sequence[Arm], flags: list[str]) -> list[Arm]:
+    """Leave out, and say so, what would need more memory than is free."""
+    free = psutil.virtual_memory().available
+    for arm in arms:
+        if arm.scratch > free:
+            flags.append(f"{arm.name} left out: it needs {arm.scratch / 2**30:.1f} GiB of {free / 2**30:.1f}")
+    return [arm for arm in arms if arm.scratch <= free]
+
+
+def _rows(
+    arms: Sequence[Arm], limits: Limits, settings: AttentionSettings, flags: list[str]
+) -> list[dict[str, Any]]:
+    base = arms[0]
+    decodes = {arm.about["format"]: arm for arm in arms if arm.about["kind"] == "decode"}
+    more = {arm.about["format"]: arm for arm in arms if arm.threads != settings.threads}
+    rows = []
+    for arm in arms:
+        text, ours = arm.about["format"], arm.about["kind"] == "quantkv"
+        decode, wider = (found.get(text) if ours else None for found in (decodes, more))
+        row = timed_row(arm, limits)
+        row["faster_than_baseline"] = ratios(base.seconds, arm.seconds)
+        row["faster_than_decode"] = ratios(decode.seconds, arm.seconds) if decode else None
+        first = wider is not None and arm is not wider
+        row["faster_with_more_threads"] = ratios(arm.seconds, wider.seconds) if wider and first else None
+        _add_difference(row, arm, decode or base, flags)
+        rows.append(row)
+    return rows
+
+
+def _add_difference(row: dict[str, Any], arm: Arm, other: Arm, flags: list[str]) -> None:
+    """How far the output is from another arm's, relative to its largest number. For a decoded format that is
+    the price of quantization; for a format read from pages, rounding of the same numbers."""
+    reference = other.output.float()
+    difference = float((arm.output.float() - reference).abs().max() / reference.abs().max())
+    row |= {"difference": difference, "difference_to": other.name}
+    if arm.about["kind"] == "quantkv" and other.about["kind"] == "decode" and difference > MAX_DIFFERENCE:
+        flags.append(f"{arm.name} differs from the same numbers decoded by {difference:.1e}")
+    if arm.about["engine"] == "reference" and arm.about["kind"] == "quantkv":
+        flags.append(f"{arm.name} ran on the reference engine: no speed claim")

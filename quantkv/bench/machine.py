@@ -1,0 +1,165 @@
+"""What the machine can do at best: bytes read and multiply-adds per second, measured beside the arms.
+
+`k = time / limit` with `limit = max(bytes / bandwidth, multiply-adds / peak)` says how far an arm is from it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from quantkv import native
+from quantkv.errors import QuantKVError
+from quantkv.evaluation import timing
+from quantkv.evaluation.provenance import provenance
+from quantkv.evaluation.speed_summary import MAX_DRIFT
+
+PROBE_BYTES = 1 << 30
+"""The probe reads this much, more than processor caches hold (an eighth of free memory at most)."""
+REPEATS = 5
+MATRIX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """One look at the machine: bytes per second read by so many threads, multiply-adds per second of one
+    thread (float32)."""
+
+    read: dict[int, float]
+    peak: float
+
+
+class Probe:
+    """A buffer to read through. Without the native engine torch's own sum and matrix product are timed."""
+
+    def __init__(self) -> None:
+        self.native = native.kernels()
+        size = min(PROBE_BYTES, psutil.virtual_memory().available // 8) // 4096 * 4096
+        self.buffer = torch.ones(size // 8, dtype=torch.int64)
+
+    @property
+    def method(self) -> str:
+        return "native" if self.native else "torch"
+
+    def rates(self, threads: Sequence[int]) -> Rates:
+        """Bandwidth by thread count (median of some passes) and the peak of one thread (best of some)."""
+        read = {n: statistics.median(self.read(n) for _ in range(REPEATS)) for n in threads}
+        return Rates(read, self._peak())
+
+    def read(self, threads: int) -> float:
+        """Bytes per second of one pass over the buffer. It also pushes everything else out of the caches."""
+        size = self.buffer.nbytes
+        if self.native:
+            return self.native.read_bandwidth(self.buffer.data_ptr(), size, threads, native.isa())
+        with timing.threads(threads):
+            return size / _seconds(self.buffer.sum)
+
+    def evict(self) -> None:
+        """Push everything out of the processor's caches."""
+        self.read(1)
+
+    def _peak(self) -> float:
+        if self.native:
+            return self.native.peak_multiply_adds(native.isa())
+        x = torch.ones(MATRIX, MATRIX)
+        with timing.threads(1):
+            return MATRIX**3 / min(_seconds(lambda: x @ x) for _ in range(REPEATS))
+
+
+def _seconds(work: Any) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The rates before and after the arms ran; an arm is held against their mean."""
+
+    before: Rates
+    after: Rates
+    method: str
+
+    def read(self, threads: int) -> float:
+        """Bytes per second that `threads` threads read."""
+        return (self.before.read[threads] + self.after.read[threads]) / 2
+
+    def peak(self, threads: int) -> float:
+        """Multiply-adds per second of `threads` threads: so many times one thread's."""
+        return threads * (self.before.peak + self.after.peak) / 2
+
+    def seconds(self, touched: float, multiply_adds: float, threads: int) -> float:
+        """The least time in which the machine could touch so many bytes and do so many multiply-adds."""
+        return max(touched / self.read(threads), multiply_adds / self.peak(threads))
+
+    @property
+    def drift(self) -> float:
+        """The largest change of a bandwidth from before to after, as a share."""
+        changes = [self.after.read[n] / rate - 1 for n, rate in self.before.read.items()]
+        return max(changes, key=abs)
+
+    @property
+    def flags(self) -> list[str]:
+        drift, peak = self.drift, self.after.peak / self.before.peak - 1
+        flags = [f"memory bandwidth drifted by {drift:+.0%}"] if abs(drift) > MAX_DRIFT else []
+        flags += [f"peak multiply-adds drifted by {peak:+.0%}"] if abs(peak) > MAX_DRIFT else []
+        return flags + (
+            [] if self.method == "native" else ["limits measured through torch: no native engine"]
+        )
+
+    def as_dict(self, probe_bytes: int) -> dict[str, Any]:
+        """GB/s by thread count and 1e9 multiply-adds per second of one thread, before and after."""
+        return {
+            "read_gb_s_before": {str(n): rate / 1e9 for n, rate in self.before.read.items()},
+            "read_gb_s_after": {str(n): rate / 1e9 for n, rate in self.after.read.items()},
+            "read_drift": self.drift,
+            "peak_gmadd_s_before": self.before.peak / 1e9,
+            "peak_gmadd_s_after": self.after.peak / 1e9,
+            "probe": self.method,
+            "probe_bytes": probe_bytes,
+        }
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def description(threads: int) -> dict[str, Any]:
+    """The machine and the versions, as they stand in a report."""
+    where = provenance()
+    kept = ("quantkv", "torch", "transformers", "python", "commit", "machine", "load_1m", "started")
+    module = native.kernels()
+    return {name: where[name] for name in kept} | {
+        "threads": threads,
+        "isa": native.isa(),
+        "usable_isas": list(module.usable_isas()) if module else [],
+    }
+
+
+@contextmanager
+def instruction_set(name: str | None) -> Iterator[None]:
+    """Run kernels of another build for a while (None: the usual one)."""
+    if name is None:
+        yield
+        return
+    if native.kernels() is None:
+        raise QuantKVError("there is no native engine here, so no instruction set to choose")
+    before = os.environ.get("QUANTKV_ISA")
+    os.environ["QUANTKV_ISA"] = name
+    native.isa.cache_clear()
+    try:
+        native.isa()
+        yield
+    finally:
+        os.environ.pop("QUANTKV_ISA")
+        os.environ.update({"QUANTKV_ISA": before} if before is not None else {})
+        native.isa.cache_clear()

@@ -1,0 +1,131 @@
+"""Arms that take turns: in every round each runs once, in random order, so that a slow minute hits all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from quantkv.bench.machine import Limits
+from quantkv.errors import QuantKVError
+from quantkv.evaluation import timing
+from quantkv.evaluation.statistics import median_interval
+
+Numbers = dict[str, float | None]
+Progress = Callable[[str], None]
+"""Told, in a few words, what is measured now."""
+
+
+def quiet(what: str) -> None:
+    """Progress that nobody follows."""
+
+
+@dataclass
+class Arm:
+    """One thing to time. `run` does it once; `prepare` and `finish` are not timed.
+
+    `touched` counts bytes read and written and `multiply_adds` the arithmetic of one run; `scratch` is memory
+    it needs on top. `about` goes into its row of the report.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    threads: int = 1
+    touched: int = 0
+    multiply_adds: int = 0
+    scratch: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
+    prepare: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
+    runs_per_sample: int = 1
+    seconds: list[float] = field(default_factory=list)
+    output: Any = None
+
+    def sample(self) -> float:
+        """Seconds of one run, the mean over `runs_per_sample` runs in a row."""
+        self.prepare()
+        _, seconds = timing.timed(self._runs, lambda: None)
+        self.finish()
+        return seconds / self.runs_per_sample
+
+    def _runs(self) -> None:
+        for _ in range(self.runs_per_sample):
+            self.output = self.run()
+
+
+def take_turns(
+    arms: Sequence[Arm],
+    rounds: int,
+    *,
+    seed: int = 0,
+    between: Callable[[], None] = lambda: None,
+    progress: Progress = quiet,
+) -> None:
+    """Run every arm once unmeasured, then once per round; `between` runs before each run."""
+    dice = random.Random(seed)
+    with torch.inference_mode(), timing.no_garbage_collection():
+        for index in range(rounds + 1):
+            progress(f"round {index} of {rounds}" if index else "warming up")
+            for arm in dice.sample(list(arms), len(arms)):
+                with timing.threads(arm.threads):
+                    between()
+                    seconds = arm.sample()
+                if index:
+                    arm.seconds.append(seconds)
+
+
+def spread(values: Sequence[float]) -> Numbers:
+    """Median and the 10th and 90th percentile."""
+    if not values:
+        return dict.fromkeys(("median", "p10", "p90"))
+    p10, median, p90 = (float(q) for q in np.quantile(values, [0.1, 0.5, 0.9]))
+    return {"median": median, "p10": p10, "p90": p90}
+
+
+def ratios(top: Sequence[float | None], bottom: Sequence[float | None]) -> Numbers:
+    """`top / bottom` round by round: the median, percentiles, and the 95 % interval of the median."""
+    found = [a / b for a, b in zip(top, bottom) if a is not None and b]
+    low, high = median_interval(found)
+    return spread(found) | {"low": low, "high": high}
+
+
+def timed_row(arm: Arm, limits: Limits) -> dict[str, Any]:
+    """The row of an arm that ran: times in ms, bytes, the limit of the machine and how far it is away."""
+    ms = [1000 * s for s in arm.seconds]
+    middle = float(np.median(ms))
+    limit = 1000 * limits.seconds(arm.touched, arm.multiply_adds, arm.threads)
+    return {
+        "name": arm.name,
+        **arm.about,
+        "threads": arm.threads,
+        "rounds_ms": ms,
+        "ms": spread(ms),
+        "bytes": arm.touched,
+        "multiply_adds": arm.multiply_adds,
+        "gb_s": arm.touched / middle / 1e6,
+        "limit_ms": limit,
+        "k": middle / limit,
+    }
+
+
+def check_counts(**counts: int) -> None:
+    """Raise unless each number is at least 1, naming the first that is not."""
+    for name, value in counts.items():
+        if value < 1:
+            raise QuantKVError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """An allocation that cannot be had, as an error that says for what."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise QuantKVError(f"{what} needs more memory than there is") from error
+        raise
