@@ -91,6 +91,7 @@ def _scales(layout: PageLayout, kernel: Kernel) -> dict[str, Any]:
         "has_scale": True,
         "has_zero": kernel.has_zero,
         "centre": kernel.centre,
+        "unit": kernel.unit,
         "scale_at": layout.offsets["scale"],
         "zero_at": layout.offsets.get("zero", 0),
         "share_tokens": sharing.tokens,

@@ -113,7 +113,9 @@ def affine_by_formula(block: np.ndarray, tensor: TensorSpec) -> np.ndarray:
     )
     if tensor.outward:
         smallest = np.float32(2.0**-24 if dtype is np.float16 else np.finfo(np.float32).tiny)
-        scale = directed(max((high - zero) / steps, smallest), dtype, True)
+        stored = high if tensor.symmetric else (high - zero) / steps
+        unit = np.float32(1 / steps) if tensor.symmetric else np.float32(1)
+        scale = directed(max(stored, smallest), dtype, True) * unit
     else:
         scale = np.float32(dtype((high - low) / steps)) or np.float32(1)
     codes = np.clip(np.rint((block - zero) / scale), -steps if tensor.symmetric else 0, steps)
@@ -187,16 +189,16 @@ CONSTANTS = [0.0, 5.0, -3.0, 1e-30, -1e-30, 1e-8, 6e4, -6e4]
 
 
 def allowed(text: str, value: float) -> float:
-    """One rounding of what is stored, times the largest code where a value is stored as code times scale."""
+    """One rounding of what is stored, times the largest code where the scale itself is stored."""
     tensor, _ = key_of(text)
     if tensor.is_raw:
         return {"fp16": max(abs(value) * 2.0**-11, 2.0**-25), "bf16": abs(value) * 2.0**-8}.get(
             tensor.codec, 0.0
         )
     smallest = 2.0**-24 if tensor.metadata == "fp16" else 1.2e-38
-    codes = {"fp8-e4m3": 448, "fp8-e5m2": 57344}.get(tensor.codec, 2 ** ((tensor.bits or 0) - 1) - 1)
-    through_scale = tensor.symmetric or tensor.codec.startswith("fp8")
-    return max(abs(value) * UNIT[tensor.metadata], (codes if through_scale else 1) * smallest)
+    divided = tensor.symmetric and not tensor.outward  # as published: the scale itself is stored
+    codes = 2 ** ((tensor.bits or 0) - 1) - 1 if divided else 1
+    return max(abs(value) * UNIT[tensor.metadata], codes * smallest)
 
 
 @pytest.mark.parametrize("text", [*COMBINATIONS, *OPTIONS, *RAW_SPECS])
@@ -259,11 +261,11 @@ def test_float8_never_overflows_at_its_largest_value(largest: float, codec: str)
 
 
 def test_float8_scale_by_hand() -> None:
-    """The largest magnitude, 896, takes the code 448: scale 2. 100 / 2 = 50 ties between 48 and 52: even."""
+    """The largest magnitude, 896, is stored and takes the code 448: steps of 2. 100 / 2 = 50 ties between 48 and 52: even."""
     x = torch.zeros(1, 1, 1, 32)
     x[..., :4] = torch.tensor([896.0, -896.0, 100.0, 3.0])
     codec = parse_spec("fp8-e4m3").key.build()
-    assert codec.encode(x)["scale"].item() == 2.0
+    assert codec.encode(x)["scale"].item() == 896.0
     assert round_trip(codec, x)[0, 0, 0, :4].tolist() == [896.0, -896.0, 96.0, 3.0]
 
 

@@ -45,7 +45,7 @@ void bind_format(nb::module_& m) {
           "__init__",
           [](Format* self, bool lanes_are_tokens, int heads, int head_dim, int page_tokens, const std::string& code,
              const std::string& value, const std::vector<std::tuple<int, int64_t, int64_t>>& planes, bool has_scale,
-             bool has_zero, const std::string& meta, float centre, int64_t scale_at, int64_t zero_at, int share_tokens,
+             bool has_zero, const std::string& meta, float centre, float unit, int64_t scale_at, int64_t zero_at, int share_tokens,
              int share_channels, bool all_heads, bool outward, const std::vector<float>& table) {
             Format f;
             f.lanes_are_tokens = lanes_are_tokens;
@@ -55,7 +55,7 @@ void bind_format(nb::module_& m) {
               f.planes.push_back({bits, offset, head_bytes});
               f.bits += bits;
             }
-            f.has_scale = has_scale, f.has_zero = has_zero, f.centre = centre;
+            f.has_scale = has_scale, f.has_zero = has_zero, f.centre = centre, f.unit = unit;
             f.scale_at = scale_at, f.zero_at = zero_at;
             f.share_tokens = share_tokens, f.share_channels = share_channels, f.all_heads = all_heads;
             f.outward = outward, f.table = table;
@@ -63,7 +63,7 @@ void bind_format(nb::module_& m) {
             new (self) Format(f);
           },
           nb::kw_only(), "lanes_are_tokens"_a, "heads"_a, "head_dim"_a, "page_tokens"_a, "code"_a, "value"_a = "float32",
-          "planes"_a, "has_scale"_a = false, "has_zero"_a = false, "meta"_a = "float16", "centre"_a = 0.0f,
+          "planes"_a, "has_scale"_a = false, "has_zero"_a = false, "meta"_a = "float16", "centre"_a = 0.0f, "unit"_a = 1.0f,
           "scale_at"_a = 0, "zero_at"_a = 0, "share_tokens"_a = 1, "share_channels"_a = 1, "all_heads"_a = false,
           "outward"_a = true, "table"_a = std::vector<float>());
 }

@@ -22,7 +22,7 @@ class Codes {
 
   // Whether a loader can read runs of `rows` rows whose coefficients change after so many.
   bool loadable(int vectors, int64_t rows) const {
-    return panel_for(f_, 1, vectors, 4) && rows % panel_step(f_, vectors) == 0;
+    return panel_for(kind_of(f_), 1, vectors, 4) && rows % panel_step(f_, vectors) == 0;
   }
 
   Source source(const uint8_t* record, int head, const Panel& panel) const {
@@ -53,6 +53,7 @@ static inline Source plain_source(const void* p, int64_t row_bytes) {
 static inline void scales_of(const Format& f, const uint8_t* record, int64_t at, int64_t n, float* scale, float* zero) {
   int bytes = float_bytes(f.meta);
   to_floats(f.meta, record + f.scale_at + at * bytes, n, scale);
+  for (int64_t i = 0; f.unit != 1.0f && i < n; ++i) scale[i] *= f.unit;
   if (f.has_zero) return to_floats(f.meta, record + f.zero_at + at * bytes, n, zero);
   for (int64_t i = 0; i < n; ++i) zero[i] = -f.centre * scale[i];
 }

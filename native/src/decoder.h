@@ -61,8 +61,8 @@ class Decoder {
 
   void numbers(const uint8_t* record, const Span& s, float* out) {
     int first = (s.token + s.low) / f_.share_tokens, last = (s.token + s.high - 1) / f_.share_tokens, entry = -1;
-    if (f_.has_scale) read_metadata(record + f_.scale_at, s.head, first, last, scale_);
-    if (f_.has_zero) read_metadata(record + f_.zero_at, s.head, first, last, zero_);
+    if (f_.has_scale) read_metadata(record + f_.scale_at, f_.unit, s.head, first, last, scale_);
+    if (f_.has_zero) read_metadata(record + f_.zero_at, 1.0f, s.head, first, last, zero_);
     for (int t = s.low; t < s.high; ++t, out += r_.strides[2]) {
       int e = (s.token + t) / f_.share_tokens - first;
       if (f_.has_scale && e != entry) {
@@ -75,9 +75,10 @@ class Decoder {
   }
 
   // Of entries `first` to `last`, both included.
-  void read_metadata(const uint8_t* at, int head, int first, int last, float* groups) {
+  void read_metadata(const uint8_t* at, float unit, int head, int first, int last, float* groups) {
     int64_t n = int64_t(last - first + 1) * groups_of(f_);
     to_floats(f_.meta, at + meta_index(f_, head, first) * float_bytes(f_.meta), n, groups);
+    for (int64_t i = 0; i < n; ++i) groups[i] *= unit;
   }
 
   // A symmetric format adds nothing: a zero would turn -0 into 0.

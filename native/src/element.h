@@ -73,7 +73,7 @@ static inline float element(const Format& f, const uint8_t* record, int head, in
   if (f.code == Code::e5m2) store(x, e5m2(byte));
   if (!f.has_scale) return x[0];
   int64_t i = meta_index(f, head, token / f.share_tokens) + channel / f.share_channels;
-  float scale = float_at(f.meta, record + f.scale_at, i);
+  float scale = float_at(f.meta, record + f.scale_at, i) * f.unit;
   return f.has_zero ? scale * x[0] + float_at(f.meta, record + f.zero_at, i) : scale * (x[0] - f.centre);
 }
 

@@ -34,6 +34,7 @@ struct Format {
   bool has_scale = false, has_zero = false;
   Float meta = Float::f16;  // dtype of scales and zeros
   float centre = 0.0f;
+  float unit = 1.0f;  // of a stored scale: 1 / the largest code where the largest magnitude is stored
   int64_t scale_at = 0, zero_at = 0;  // bytes from the start of the record
   int share_tokens = 1, share_channels = 1;
   bool all_heads = false;

@@ -29,7 +29,7 @@ class Keys {
     line_.resize(dim_);
     part_.resize(queries_ * TILE);
     if (how_ == slow) decoded_.resize(f_.head_dim * TILE);
-    for (int m = 1; m <= QUERIES; ++m) run_[m] = how_ == slow ? for_shape<LoadF32>(m, 4, 4) : panel_for(f_, m, 4, shared_);
+    for (int m = 1; m <= QUERIES; ++m) run_[m] = how_ == slow ? for_shape<LoadF32>(m, 4, 4) : panel_for(kind_of(f_), m, 4, shared_);
   }
 
   void begin(int row, int head) {

@@ -55,14 +55,24 @@ PanelFn for_queries(int m) {
 // `shared`: how many neighbouring vectors take the same coefficients (a multiple of 4 counts as all).
 template <class Loader>
 PanelFn for_shape(int m, int vectors, int shared) {
+  if (VECTORS == 1) shared = 1;  // one vector at a time: fewer functions, and the same work
   if (vectors == 1) return for_queries<Loader, 1, 1>(m);
   if (vectors == 2) return shared % 2 ? for_queries<Loader, 2, 1>(m) : for_queries<Loader, 2, 2>(m);
   if (shared % 2) return for_queries<Loader, 4, 1>(m);
   return shared % 4 ? for_queries<Loader, 4, 2>(m) : for_queries<Loader, 4, 4>(m);
 }
 
-// The loop for codes of this format; null where it must be decoded by `element` first.
-inline PanelFn panel_for(const Format& f, int m, int vectors, int shared) {
+// What decides how stored vectors are read.
+struct Kind {
+  Code code;
+  Float value;
+  int bits;
+};
+static inline Kind kind_of(const Format& f) { return {f.code, f.value, f.bits}; }
+static inline Kind kind_of(Float value) { return {Code::raw, value, 0}; }
+
+// The loop for codes of this kind; null where they must be decoded by `element` first.
+static inline PanelFn panel_for(const Kind& f, int m, int vectors, int shared) {
   if (f.code == Code::raw) {
     if (f.value == Float::f32) return for_shape<LoadF32>(m, vectors, shared);
     return f.value == Float::f16 ? for_shape<LoadF16>(m, vectors, shared)
@@ -84,7 +94,7 @@ inline PanelFn panel_for(const Format& f, int m, int vectors, int shared) {
 }
 
 // Rows that a loader takes at once for this format.
-inline int panel_step(const Format& f, int vectors) {
+static inline int panel_step(const Format& f, int vectors) {
   int smallest = 32;
   for (const Plane& p : f.planes) smallest = p.bits < smallest ? p.bits : smallest;
   return smallest >= 8 ? 1 : 32 / smallest / vectors;

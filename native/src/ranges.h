@@ -109,7 +109,7 @@ static void affine_metadata(float steps, int64_t n, const float* __restrict low,
 
 // From smallest and largest elements, of which the larger magnitude counts.
 template <Float F, bool OUTWARD>
-static void centred_metadata(float steps, int64_t n, const float* __restrict low, const float* __restrict high,
+static void centred_metadata(float steps, float unit, int64_t n, const float* __restrict low, const float* __restrict high,
                              const Metadata& m) {
   using Bits = typename StoredAs<F>::type;
   float *__restrict scale = m.scale, *__restrict zero = m.zero;
@@ -117,7 +117,7 @@ static void centred_metadata(float steps, int64_t n, const float* __restrict low
   for (int64_t i = 0; i < n; ++i) {
     float top = high[i] < -low[i] ? -low[i] : high[i];
     uint32_t s = scale_bits<F, OUTWARD>(top / steps);
-    scale[i] = stored_value<F>(s);
+    scale[i] = stored_value<F>(s) * unit;
     zero[i] = 0.0f;
     scale_at[i] = Bits(s);
   }
@@ -125,8 +125,7 @@ static void centred_metadata(float steps, int64_t n, const float* __restrict low
 
 // How many scales the largest magnitude, or the whole range, takes.
 static inline float scale_steps(const Format& f) {
-  if (f.code == Code::e4m3) return 448.0f;
-  if (f.code == Code::e5m2) return 57344.0f;
+  if (f.unit != 1.0f) return 1.0f;  // the magnitude itself is stored
   return float(f.has_zero ? (1 << f.bits) - 1 : (1 << (f.bits - 1)) - 1);
 }
 
@@ -137,8 +136,8 @@ static void metadata_as(const Format& f, int64_t n, const float* low, const floa
   if (f.has_zero) {
     outward ? affine_metadata<F, true>(steps, n, low, high, m) : affine_metadata<F, false>(steps, n, low, high, m);
   } else {
-    outward ? centred_metadata<F, true>(steps, n, low, high, m)
-            : centred_metadata<F, false>(steps, n, low, high, m);
+    outward ? centred_metadata<F, true>(steps, f.unit, n, low, high, m)
+            : centred_metadata<F, false>(steps, f.unit, n, low, high, m);
   }
 }
 

@@ -13,7 +13,7 @@ namespace QUANTKV_ISA {
 class Values {
  public:
   explicit Values(const Request& r)
-      : r_(r), f_(*r.value.format), codes_(f_), exact_(exact_format(r)), queries_(r.ratio * r.queries),
+      : r_(r), f_(*r.value.format), codes_(f_), queries_(r.ratio * r.queries),
         vectors_(vectors_of(f_)), page_(f_.page_tokens), groups_(f_.has_scale ? groups_of(f_) : 1) {
     choose();
     const int64_t n = groups_ * page_ > vectors_ * LANES ? groups_ * page_ : vectors_ * LANES;
@@ -46,11 +46,11 @@ class Values {
   void nothing(int64_t, int64_t) {}
 
   void exact(const uint8_t* p, int64_t bytes, int64_t low, int64_t high) {
-    if (f_.head_dim % LANES == 0) return exact_rows(exact_.value, p, bytes, low, high);
+    if (f_.head_dim % LANES == 0) return exact_rows(r_.value.exact, p, bytes, low, high);
     const int64_t width = vectors_ * LANES;
     for (int64_t at = low; at < high; at += TILE) {
       const int64_t count = least(TILE, high - at);
-      for (int64_t i = 0; i < count; ++i, p += bytes) to_floats(exact_.value, p, f_.head_dim, &line_[i * width]);
+      for (int64_t i = 0; i < count; ++i, p += bytes) to_floats(r_.value.exact, p, f_.head_dim, &line_[i * width]);
       exact_rows(Float::f32, reinterpret_cast<const uint8_t*>(line_.data()), width * 4, at, at + count);
     }
   }
@@ -70,14 +70,6 @@ class Values {
  private:
   enum How { raw, tokens, channels, slow };
 
-  static Format exact_format(const Request& r) {
-    Format f;
-    f.lanes_are_tokens = false;
-    f.head_dim = r.value.format->head_dim;
-    f.value = r.value.exact;
-    return f;
-  }
-
   void choose() {
     const int64_t group = f_.share_channels;
     how_ = !f_.has_scale ? raw : f_.share_channels == 1 && f_.head_dim > 1 ? channels : tokens;
@@ -96,14 +88,12 @@ class Values {
   }
 
   void exact_rows(Float type, const uint8_t* p, int64_t bytes, int64_t low, int64_t high) {
-    Format f = exact_;
-    f.value = type;
     for (int64_t m = 0; m < queries_; m += QUERIES) {
       const Coefficients c{{p_ + (m * stride_ + low - low_)}, stride_};
       for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
         const Panel panel = panel_at(f_, v);
         const Source source = plain_source(p + v * LANES * float_bytes(type), bytes);
-        accumulate(source, panel, c, m, 0, int(high - low), sums_, panel_for(f, count(m), panel.vectors, 4));
+        accumulate(source, panel, c, m, 0, int(high - low), sums_, panel_for(kind_of(type), count(m), panel.vectors, 4));
       }
     }
   }
@@ -136,7 +126,7 @@ class Values {
         Coefficients c{{}, page_};
         for (int g = 0; g < panel.vectors / shared; ++g) c.a[g] = &weights_[group_at(v + g * shared) * QUERIES * page_];
         accumulate(codes_.source(record, head_, panel), panel, c, m, from / step_ * step_, rounded_up(to, step_), packed_sums_,
-                   panel_for(f_, count(m), panel.vectors, shared));
+                   panel_for(kind_of(f_), count(m), panel.vectors, shared));
       }
       if (how_ == tokens) add_zeros(m);
     }
@@ -217,7 +207,7 @@ class Values {
     const Coefficients c{{weights_.data()}, page_};
     F16 acc[QUERIES * 4];
     for (int i = 0; i < n * width; ++i) acc[i] = splat(0);
-    panel_for(f_, n, width, 4)(source, c, int(from), int(to), acc);
+    panel_for(kind_of(f_), n, width, 4)(source, c, int(from), int(to), acc);
     for (int i = 0; i < n * width; ++i) {
       const int64_t lane = (panel.first_vector + i % width) * LANES;
       float* at = packed_sums_ + (m + i / width) * vectors_ * LANES + lane;
@@ -248,7 +238,6 @@ class Values {
   const Request& r_;
   const Format& f_;
   const Codes codes_;
-  const Format exact_;
   const int64_t queries_;
   const int vectors_;
   const int64_t page_, groups_;

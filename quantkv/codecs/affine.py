@@ -2,12 +2,12 @@
 
 Asymmetric: `zero` is the block's minimum and `scale` its range over `2**bits − 1` steps. Symmetric: codes
 are centred on `2**(bits−1)` and `scale` is the block's largest magnitude over `2**(bits−1) − 1`, without a
-stored zero. Scale and zero are rounded to their storage dtype first and the codes are made with the stored
+stored zero; what is stored is the magnitude, because its small fractions leave float16's normal numbers. Scale and zero are rounded to their storage dtype first and the codes are made with the stored
 numbers.
 
 Rounding `outward` (ours): zero down, scale up and never to 0, so no value clips and constant blocks
 survive. Rounding `nearest` (as KIVI publishes it, Liu et al. 2024): both to nearest, scale 1 where the
-block is constant. Effective bits: `bits + metadata bits / elements that share it`, so int4 per token and
+block is constant, and symmetric scales stored as they are. Effective bits: `bits + metadata bits / elements that share it`, so int4 per token and
 head of 64 channels with float16 scale and zero takes 4.5 bits.
 """
 
@@ -45,7 +45,7 @@ class Affine(Codec):
         blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
         scale, zero = self._symmetric(blocks) if self.symmetric else self._asymmetric(blocks)
         if zero is None:
-            codes = blocks.div(scale.to(blocks.dtype)).round_().add_(2 ** (self.bits - 1))
+            codes = blocks.div(scale.to(blocks.dtype) * self._unit).round_().add_(2 ** (self.bits - 1))
         else:
             codes = blocks.sub(zero.to(blocks.dtype)).div_(scale.to(blocks.dtype)).round_()
         codes = codes.clamp_(0, 2**self.bits - 1).to(torch.uint8).reshape(x.shape)
@@ -57,16 +57,27 @@ class Affine(Codec):
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
         codes = fields["codes"]
         blocks = self.sharing.split(codes.to(dtype))
-        scale = Sharing.spread(fields["scale"].to(dtype))
+        scale = Sharing.spread(fields["scale"].to(dtype) * self._unit)
         if self.symmetric:
             blocks = blocks.sub_(2 ** (self.bits - 1)).mul_(scale)
         else:
             blocks = blocks.mul_(scale).add_(Sharing.spread(fields["zero"].to(dtype)))
         return blocks.reshape(codes.shape)
 
+    @property
+    def _largest_code(self) -> int:
+        return 2 ** (self.bits - 1) - 1
+
+    @property
+    def _unit(self) -> float:
+        """What stored scales count in."""
+        return 1.0 / self._largest_code if self.symmetric and self.outward else 1.0
+
     def kernel(self) -> Kernel:
         centre = 2.0 ** (self.bits - 1) if self.symmetric else 0.0
-        return Kernel("affine", self.sharing, not self.symmetric, centre, self.outward)
+        return Kernel(
+            "affine", self.sharing, not self.symmetric, centre, unit=self._unit, outward=self.outward
+        )
 
     def _asymmetric(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
         low, high = blocks.amin(SHARED_DIMS, keepdim=True), blocks.amax(SHARED_DIMS, keepdim=True)
@@ -78,10 +89,10 @@ class Affine(Codec):
         return torch.where(scale == 0, torch.ones_like(scale), scale), round_nearest(low, self.metadata)
 
     def _symmetric(self, blocks: Tensor) -> tuple[Tensor, None]:
-        scale = blocks.abs().amax(SHARED_DIMS, keepdim=True) / (2 ** (self.bits - 1) - 1)
+        largest = blocks.abs().amax(SHARED_DIMS, keepdim=True)
         if self.outward:
-            return round_up_positive(scale, self.metadata), None
-        scale = round_nearest(scale, self.metadata)
+            return round_up_positive(largest, self.metadata), None
+        scale = round_nearest(largest / self._largest_code, self.metadata)
         return torch.where(scale == 0, torch.ones_like(scale), scale), None
 
     @staticmethod

@@ -62,6 +62,8 @@ class Kernel:
     sharing: Sharing | None = None
     has_zero: bool = False
     centre: float = 0.0
+    unit: float = 1.0
+    """What stored scales count in."""
     outward: bool = True
     """Zeros were rounded down and scales up (else both to nearest)."""
     table: tuple[float, ...] = ()

@@ -1,7 +1,8 @@
 """8-bit floats with a scale: `x ≈ scale · code`, code in E4M3 (largest 448) or E5M2 (largest 57344).
 
-`scale` is the block's largest magnitude over the format's largest number, rounded up to its storage dtype
-and never 0; values are clamped before the cast because torch saturates or not depending on its version (OCP
+The stored scale is the block's largest magnitude, rounded up to its storage dtype and never 0, and counts in
+units of one over the format's largest number (a scale divided by 448 or more would leave float16's normal
+numbers); values are clamped before the cast because torch saturates or not depending on its version (OCP
 8-bit floating point, 2023). Effective bits: 8 + metadata bits / elements that share it (8.25 for head_dim
 64 per token and head).
 """
@@ -30,15 +31,19 @@ class Float8(Codec):
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
         largest = torch.finfo(self.code).max
-        scale = round_up_positive(blocks.abs().amax(SHARED_DIMS, keepdim=True) / largest, self.metadata)
-        scaled = (blocks / scale.to(blocks.dtype)).clamp_(-largest, largest)
+        scale = round_up_positive(blocks.abs().amax(SHARED_DIMS, keepdim=True), self.metadata)
+        scaled = (blocks / (scale.to(blocks.dtype) * self._unit)).clamp_(-largest, largest)
         codes = scaled.to(torch.float32).to(self.code).view(torch.uint8).reshape(x.shape)
         return {"codes": codes, "scale": scale[:, :, 0, :, 0, :, 0]}
 
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
         codes = fields["codes"].contiguous().view(self.code).to(dtype)
-        blocks = self.sharing.split(codes).mul_(Sharing.spread(fields["scale"].to(dtype)))
+        blocks = self.sharing.split(codes).mul_(Sharing.spread(fields["scale"].to(dtype) * self._unit))
         return blocks.reshape(codes.shape)
 
+    @property
+    def _unit(self) -> float:
+        return 1.0 / torch.finfo(self.code).max
+
     def kernel(self) -> Kernel:
-        return Kernel("e4m3" if self.code == torch.float8_e4m3fn else "e5m2", self.sharing)
+        return Kernel("e4m3" if self.code == torch.float8_e4m3fn else "e5m2", self.sharing, unit=self._unit)

@@ -35,6 +35,8 @@ class PageStore:
         self.tables: list[list[int]] = [[] for _ in range(rows)]
         self.used: list[int] = [0] * rows
         self.generation = 0
+        kernel = codec.kernel()
+        self._encodes = kernel is not None and kernel.number != "table"  # codebooks choose codes themselves
         self.format = native.page_format(layout, codec) if device.type == "cpu" else None
         self._kernel_pages: tuple[int, Any] | None = None
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
@@ -101,7 +103,7 @@ class PageStore:
         whole groups."""
         start, length = self.used[rows[0]], x.shape[-2]
         self._reserve(rows, start, start + length)
-        if self.format is not None and x.dtype in native.FLOATS:
+        if self.format is not None and self._encodes and x.dtype in native.FLOATS:
             self._encode_natively(rows, start, x)
         else:
             self._encode(rows, start, x)

@@ -29,7 +29,7 @@ from quantkv.sweep.results import Row
 from quantkv.sweep.runner import OnArm, Result, Step
 from quantkv.sweep.workers import measure_memory
 
-CODEC_VERSION = 1
+CODEC_VERSION = 2
 """Goes up when a codec stores other codes for the same input, so that older rows are measured again."""
 
 
