@@ -80,10 +80,10 @@ def sweep(
     with console.status("starting"):
         from quantkv.sweep.runner import run_sweep
     summary = run_sweep(settings, console=console)
-    rows = summary.rows()
-    if rows and not summary.interrupted:
-        _print_report(rows, Path(settings.run.out) / "report", settings, console)
+    rows = [] if summary.interrupted else summary.rows()
+    unwritten = _print_report(rows, Path(settings.run.out) / "report", settings, console) if rows else []
     _print_summary(summary, console)
+    _end_with(unwritten)
     raise typer.Exit(summary.exit_code)
 
 
@@ -97,12 +97,11 @@ def report(
 
     from quantkv.sweep.results import read_rows
 
-    unreadable: list[str] = []
-    rows = read_rows(folder, warn=unreadable.append)
+    problems: list[str] = []
+    rows = read_rows(folder, warn=problems.append)
     if rows:
-        _print_report(rows, out or folder / "report", None, Console())
-    if unreadable:  # said last, after everything that could be read is written
-        raise QuantKVError("\n".join(unreadable))
+        problems += _print_report(rows, out or folder / "report", None, Console())
+    _end_with(problems)
     if not rows:
         raise QuantKVError(f"no results in {folder}: it holds no <kind>-<format>-c<context>-….json")
 
@@ -157,16 +156,23 @@ def _print_wide(part: RenderableType, console: Console) -> None:
     type(console)(width=max(whole, console.width)).print(part, highlight=False)
 
 
-def _print_report(rows: list[dict], out: Path, settings: Sweep | None, console: Console) -> None:
+def _print_report(rows: list[dict], out: Path, settings: Sweep | None, console: Console) -> list[str]:
+    """The numbers, then the files; returns a line for each file that could not be written."""
     from quantkv.report.terminal import terminal_table
     from quantkv.report.write import write_report
     from quantkv.sweep.config import Report
 
-    chosen = settings.report if settings else Report()
-    paths = write_report(rows, out, **chosen.model_dump())
     terminal_table(rows, console)
-    for path in paths:
+    chosen, problems = settings.report if settings else Report(), list[str]()
+    for path in write_report(rows, out, **chosen.model_dump(), warn=problems.append):
         console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    return problems
+
+
+def _end_with(problems: list[str]) -> None:
+    """Exit code 2 and a line for each; called last, after everything that can be done is done."""
+    if problems:
+        raise QuantKVError("\n".join(problems))
 
 
 def _print_summary(summary: Summary, console: Console) -> None:

@@ -203,6 +203,22 @@ def test_report_of_a_folder_with_a_truncated_file_writes_the_rest_and_says_so(
     assert "9 rows" in result.output
 
 
+def test_a_report_file_that_cannot_be_written_is_said_after_the_numbers(
+    tmp_path: Path, config: Path, fake: FakeMeasure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "r"
+
+    def writes_little(rows: Any, folder: Path, *, warn: Any, **options: Any) -> list[Path]:
+        warn("cannot write kl.png: Is a directory")
+        return [Path(folder) / "table.md"]
+
+    monkeypatch.setattr(quantkv.report.write, "write_report", writes_little)
+    for arguments in (["sweep", str(config), "--out", str(out)], ["report", str(out)]):
+        result = quantkv_command(*arguments)
+        assert one_line(result) == "quantkv: cannot write kl.png: Is a directory"
+        assert result.output.index("10 rows") < result.output.index(str(out / "report" / "table.md"))
+
+
 def test_formats_lists_every_preset_unshortened() -> None:
     from quantkv.named import presets
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -102,8 +103,34 @@ def test_no_rows_no_folder_and_no_place_to_write_are_errors(tmp_path: Path) -> N
     with pytest.raises(QuantKVError, match="out="):
         write_report(sweep_rows())
     (tmp_path / "file").write_text("")
-    with pytest.raises(QuantKVError, match="cannot write the report"):
-        write_report(sweep_rows(), tmp_path / "file" / "report")
+    with pytest.raises(QuantKVError, match=r"cannot write .*table\.csv: Not a directory"):
+        write_report(sweep_rows(), tmp_path / "file" / "report", figures=[], tables=["csv"])
+
+
+def test_a_file_that_cannot_be_written_costs_no_other(tmp_path: Path) -> None:
+    (tmp_path / "kl.png").mkdir()
+    options: dict = {"figures": ["kl", "memory"], "files": ["png"], "tables": ["md", "csv"]}
+    problems: list[str] = []
+    written = names(write_report(sweep_rows(), tmp_path, **options, warn=problems.append))
+    assert written == {"table.md", "table.csv", "memory.png"}
+    assert problems == [f"cannot write {tmp_path / 'kl.png'}: Is a directory"]
+    with pytest.raises(QuantKVError, match=r"kl\.png: Is a directory"):
+        write_report(sweep_rows(), tmp_path, **options)
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_tables_are_on_disk_before_a_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        if path.suffix == ".png":
+            assert (tmp_path / "table.csv").exists() and (tmp_path / "table.tex").exists()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.write_bytes(content)
+
+    monkeypatch.setattr("quantkv.report.write.write_whole", full)
+    problems: list[str] = []
+    write_report(sweep_rows(contexts=(512,)), tmp_path, files=["png"], warn=problems.append)
+    (said,) = problems
+    assert said.count("No space left on device") == len(said.splitlines()) == len(FIGURES)
 
 
 def test_figure_names_titles_and_kinds_agree() -> None:

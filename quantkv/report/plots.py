@@ -5,8 +5,8 @@ No pyplot and no global state; the same rows give the same bytes.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -72,11 +72,12 @@ def draw(study: Study, figure: str, *, width: str = "one-column") -> Figure:
         return _compose(study, panels, width)
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write PNG, PDF or SVG without dates, so that equal figures are equal files."""
+def rendered(figure: Figure, kind: str) -> bytes:
+    """PNG, PDF or SVG without dates, so that equal figures are equal files."""
+    file = io.BytesIO()
     with matplotlib.rc_context(RC):
-        figure.savefig(path, metadata=METADATA[path.suffix.lstrip(".")])
-    return path
+        figure.savefig(file, format=kind, metadata=METADATA[kind])
+    return file.getvalue()
 
 
 def _compose(study: Study, panels: Sequence[str], width: str) -> Figure:

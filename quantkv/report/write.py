@@ -5,11 +5,13 @@ File names are stable: ``table.csv``, ``kl.pdf``; several models, batches or pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
+from quantkv.files import write_whole
 from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown
@@ -33,6 +35,27 @@ KINDS_OF = {
     "ppl_ratio": ("quality",),
     "kl": ("quality",),
 }
+Plan = Mapping[str, list[str]]
+"""Figure to its file names."""
+
+
+@dataclass
+class _Folder:
+    """Takes files by name and remembers what it could not take: one bad file costs no other."""
+
+    path: Path
+    written: list[Path] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self.path / name
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content)
+        except OSError as error:
+            self.problems.append(f"cannot write {path}: {error.strerror}")
+        else:
+            self.written.append(path)
 
 
 def write_report(
@@ -43,8 +66,12 @@ def write_report(
     width: str = "one-column",
     files: Iterable[str] = ("png", "pdf"),
     tables: Iterable[str] = TABLES,
+    warn: Callable[[str], None] | None = None,
 ) -> list[Path]:
-    """Tables and figures from a results folder or from rows; returns the paths written, tables first."""
+    """Tables, then figures, from a results folder or from rows; returns the paths written in that order.
+
+    ``warn`` is told of the files that cannot be written, a line for each; without it that is an error.
+    """
     wanted = [OTHER_NAMES.get(name, name) for name in figures]
     wanted = _known("figure", wanted, FIGURES)
     kinds = _known("file type", files, FILES)
@@ -56,13 +83,19 @@ def write_report(
         raise QuantKVError(
             f"no result rows in {results if isinstance(results, str | Path) else 'what was given'}"
         )
-    folder = _folder(results, out)
-    drawn = {
-        study.slug: _write_figures(study, folder, wanted, width, kinds, len(found) > 1) for study in found
-    }
-    return _write_tables(rows, found, drawn, wanted, folder, texts) + [
-        path for figure in drawn.values() for paths in figure.values() for path in paths
-    ]
+    folder = _Folder(_place(results, out))
+    plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
+    for name, text in _tables(rows, found, plan, wanted, texts).items():
+        folder.write(name, text.encode())
+    for study in found:
+        _write_figures(study, plan[study.slug], folder, width)
+    if folder.problems:
+        (warn or _refuse)("\n".join(folder.problems))
+    return folder.written
+
+
+def _refuse(problem: str) -> None:
+    raise QuantKVError(problem)
 
 
 def _known(what: str, names: Iterable[str], legal: Sequence[str]) -> list[str]:
@@ -81,32 +114,29 @@ def _rows(results: str | Path | Sequence[Row]) -> list[Row]:
     return list(read_rows(results))
 
 
-def _folder(results: Any, out: str | Path | None) -> Path:
+def _place(results: Any, out: str | Path | None) -> Path:
     if out is None and not isinstance(results, str | Path):
         raise QuantKVError("rows were given without a folder: say where to write with out=...")
-    folder = Path(out) if out is not None else Path(results) / "report"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise QuantKVError(f"cannot write the report to {folder}: {error.strerror}") from error
-    return folder
+    return Path(out) if out is not None else Path(results) / "report"
 
 
-def _write_figures(
-    study: Study, folder: Path, wanted: Sequence[str], width: str, kinds: Sequence[str], several: bool
-) -> dict[str, list[Path]]:
-    """The figures there are numbers for, each in every file type."""
+def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several: bool) -> Plan:
+    """The figures there are numbers for, each with its file names."""
     if not wanted or not kinds:
         return {}
-    from quantkv.report.plots import can_draw, draw, save
+    from quantkv.report.plots import can_draw
 
-    drawn = {}
-    for name in wanted:
-        if can_draw(study, name):
-            figure = draw(study, name, width=_width(name, width))
-            stem = f"{name}-{study.slug}" if several else name
-            drawn[name] = [save(figure, folder / f"{stem}.{kind}") for kind in kinds]
-    return drawn
+    stems = {name: f"{name}-{study.slug}" if several else name for name in wanted if can_draw(study, name)}
+    return {name: [f"{stem}.{kind}" for kind in kinds] for name, stem in stems.items()}
+
+
+def _write_figures(study: Study, plan: Plan, folder: _Folder, width: str) -> None:
+    for name, files in plan.items():
+        from quantkv.report.plots import draw, rendered
+
+        figure = draw(study, name, width=_width(name, width))
+        for file in files:
+            folder.write(file, rendered(figure, file.rpartition(".")[2]))
 
 
 def _width(figure: str, width: str) -> str:
@@ -114,43 +144,41 @@ def _width(figure: str, width: str) -> str:
     return "two-column" if figure == "overview" else width
 
 
-def _write_tables(
+def _tables(
     rows: Sequence[Row],
     found: Sequence[Study],
-    drawn: dict[str, dict[str, list[Path]]],
+    plan: Mapping[str, Plan],
     wanted: Sequence[str],
-    folder: Path,
     kinds: Sequence[str],
-) -> list[Path]:
+) -> dict[str, str]:
+    """File name to text."""
     texts: dict[str, str] = {}
     if "md" in kinds:
-        texts["table.md"] = "\n".join(_section(study, drawn[study.slug], wanted) for study in found)
+        texts["table.md"] = "\n".join(_section(study, plan[study.slug], wanted) for study in found)
     if "tex" in kinds:
         texts["table.tex"] = "\n".join(latex_table(study) for study in found)
-        figures = [text for study in found for text in _tex_figures(study, drawn[study.slug])]
+        figures = [text for study in found for text in _tex_figures(study, plan[study.slug])]
         texts |= {"figures.tex": "\n".join(figures)} if figures else {}
     if "csv" in kinds:
         texts["table.csv"] = csv(summary_frame(rows))
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    return texts
 
 
-def _section(study: Study, drawn: dict[str, list[Path]], wanted: Sequence[str]) -> str:
+def _section(study: Study, plan: Plan, wanted: Sequence[str]) -> str:
     """One study in Markdown: table, caption, figures, and what could not be drawn."""
     lines = [f"## {study.model}" + (f", batch {study.batch}" if study.batch > 1 else ""), "", markdown(study)]
-    for name, paths in drawn.items():
-        shown = next((path for path in paths if path.suffix in (".png", ".svg")), None)
-        lines += [f"![{TITLES[name]}]({shown.name})", "", TITLES[name], ""] if shown else []
-    absent = [name for name in wanted if name not in drawn]
-    lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and drawn else []
+    for name, files in plan.items():
+        shown = next((file for file in files if file.endswith((".png", ".svg"))), None)
+        lines += [f"![{TITLES[name]}]({shown})", "", TITLES[name], ""] if shown else []
+    absent = [name for name in wanted if name not in plan]
+    lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and plan else []
     return "\n".join(lines)
 
 
-def _tex_figures(study: Study, drawn: dict[str, list[Path]]) -> list[str]:
+def _tex_figures(study: Study, plan: Plan) -> list[str]:
     texts = []
-    for name, paths in drawn.items():
-        file = next((path.name for path in paths if path.suffix == ".pdf"), paths[0].name)
+    for name, files in plan.items():
+        file = next((file for file in files if file.endswith(".pdf")), files[0])
         wide = _width(name, "one-column") == "two-column"
         texts.append(latex_figure(study, file, TITLES[name], KINDS_OF.get(name), wide=wide))
     return texts

@@ -1,5 +1,5 @@
-"""Result files: one JSON per finished cell, written under a temporary name and renamed, so that a killed
-sweep leaves whole rows or none. Tables and plots are made from these files and from nothing else.
+"""Result files: one JSON per finished cell, written whole, so that a killed sweep leaves whole rows or none.
+Tables and plots are made from these files and from nothing else.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
+from quantkv.files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,9 +42,9 @@ def write_row(row: Mapping[str, Any], folder: str | Path, *, tokens: Mapping[str
     folder = Path(folder)
     path = folder / row_name(row)
     if tokens is not None:
-        _write_whole(path.with_suffix(".npz"), _npz(tokens))
+        write_whole(path.with_suffix(".npz"), _npz(tokens))
     text = json.dumps(strict_json(row), indent=1, allow_nan=False) + "\n"
-    _write_whole(path, text.encode())
+    write_whole(path, text.encode())
     for old in folder.glob(f"{row['kind']}-*-{row['key'][:12]}.*"):
         if old.stem != path.stem:
             old.unlink(missing_ok=True)
@@ -57,19 +57,6 @@ def _npz(arrays: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def strict_json(value: Any) -> Any:
