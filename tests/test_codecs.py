@@ -261,7 +261,8 @@ def test_float8_never_overflows_at_its_largest_value(largest: float, codec: str)
 
 
 def test_float8_scale_by_hand() -> None:
-    """The largest magnitude, 896, is stored and takes the code 448: steps of 2. 100 / 2 = 50 ties between 48 and 52: even."""
+    """The largest magnitude, 896, is stored and takes the code 448: steps of 2. 100 / 2 = 50 ties between 48
+    and 52: even."""
     x = torch.zeros(1, 1, 1, 32)
     x[..., :4] = torch.tensor([896.0, -896.0, 100.0, 3.0])
     codec = parse_spec("fp8-e4m3").key.build()

@@ -8,11 +8,13 @@ namespace QUANTKV_ISA {
 
 constexpr int QUERIES = 4;  // query rows that share one decoded vector
 
-// Coefficients of a panel: query m's number for `row` is a[group][m * stride + row], where vectors are split
-// into groups of GV that share coefficients.
+// Coefficients of a panel: query m's number for `row` is a[vector][m * stride + row]. GV neighbouring vectors share
+// coefficients, and only the first one's are looked at.
 struct Coefficients {
   const float* a[4];
   int64_t stride;
+
+  Coefficients(const float* all, int64_t stride) : a{all, all, all, all}, stride(stride) {}
 };
 
 // Adds rows [r0, r1), multiples of the loader's step, to `acc` [M][NV].
@@ -32,7 +34,7 @@ void run_panel(const Source& source, const Coefficients& c, int r0, int r1, F16*
         for (int g = 0; g < NVP; g += GV < NVP ? GV : NVP)
 #pragma GCC unroll 4
           for (int m = 0; m < M; ++m) {
-            F16 a = splat(c.a[(first + g) / GV][m * c.stride + r]);
+            F16 a = splat(c.a[first + g][m * c.stride + r]);
 #pragma GCC unroll 4
             for (int v = g; v < g + (GV < NVP ? GV : NVP); ++v) acc[m][v] = fma(a, x[v], acc[m][v]);
           }

@@ -2,13 +2,13 @@
 
 Asymmetric: `zero` is the block's minimum and `scale` its range over `2**bits − 1` steps. Symmetric: codes
 are centred on `2**(bits−1)` and `scale` is the block's largest magnitude over `2**(bits−1) − 1`, without a
-stored zero; what is stored is the magnitude, because its small fractions leave float16's normal numbers. Scale and zero are rounded to their storage dtype first and the codes are made with the stored
-numbers.
+stored zero; what is stored is the magnitude, because its small fractions leave float16's normal numbers.
+What is stored is rounded to its dtype first, and the codes are made with the stored numbers.
 
 Rounding `outward` (ours): zero down, scale up and never to 0, so no value clips and constant blocks
 survive. Rounding `nearest` (as KIVI publishes it, Liu et al. 2024): both to nearest, scale 1 where the
-block is constant, and symmetric scales stored as they are. Effective bits: `bits + metadata bits / elements that share it`, so int4 per token and
-head of 64 channels with float16 scale and zero takes 4.5 bits.
+block is constant, and symmetric scales are stored as they are. Effective bits: `bits + metadata bits /
+elements that share it`, so int4 per token and head of 64 channels with float16 scale and zero takes 4.5.
 """
 
 from __future__ import annotations
