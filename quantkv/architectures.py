@@ -37,7 +37,7 @@ single steps, a chunk of eight); their logits agree within 1e-4 of the largest.
 
 - **fused**: attention reads the pages.
 - **decoding**: correct through handles that decode on use, because the model computes attention itself
-  or changes keys and values after  caching them (multi-head latent attention).
+  or changes keys and values after caching them (multi-head latent attention).
 - **partly**: some layers are quantized; the others stay exact, for the reason given.
 - **exact only**: no layer can be quantized; `QuantizedCache` says so when it is made.
 - **not tried**: transformers could not run the tiny model, for the reason given.

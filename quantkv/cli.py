@@ -55,7 +55,7 @@ app.add_typer(bench, name="bench")
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, as in --set contexts=[512,1024]"),
+    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, as in --set 'contexts=[512,1024]'"),
 ]
 
 
@@ -145,7 +145,9 @@ def _print_grid(settings: Sweep, console: Console) -> None:
         seed = str(head.seed) if head.kind == "quality" else "-"
         table.add_row(head.kind, head.model.id, str(head.context), str(head.batch), seed, head.prefill, names)
     _print_wide(table, console)
-    console.print(f"{len(cells)} cells; results would go to {settings.run.out}", highlight=False)
+    console.print(
+        f"{len(cells)} cells; results would go to {settings.run.out}", highlight=False, soft_wrap=True
+    )
 
 
 def _print_wide(part: RenderableType, console: Console) -> None:
@@ -185,6 +187,7 @@ def _print_summary(summary: Summary, console: Console) -> None:
         console.print(
             f"stopped with {summary.unfinished} cells to go; the same command goes on from here",
             highlight=False,
+            soft_wrap=True,
         )
     elif counts["failed"]:
         console.print("failed cells run again with the same command", highlight=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantkv.architectures import Support, examine, markdown
+from quantkv.architectures import INTRODUCTION, Support, examine, markdown
 
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
 SAMPLE = {
@@ -16,6 +16,10 @@ SAMPLE = {
     "bloom": "decoding",
     "deepseek_v3": "decoding", "diffllama": "decoding", "qwen3_next": "fused, partly", "mamba": "exact only",
 }  # fmt: skip
+
+
+def test_the_page_begins_with_the_introduction() -> None:
+    assert PAGE.read_text().startswith(INTRODUCTION) and not re.search(r"\S  +\S", INTRODUCTION)
 
 
 @pytest.mark.parametrize("family", SAMPLE)

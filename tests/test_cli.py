@@ -65,6 +65,10 @@ def test_help_is_quick_because_it_imports_no_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_help_quotes_what_a_shell_would_expand() -> None:
+    assert "--set 'contexts=[512,1024]'" in quantkv_command("sweep", "--help").output
+
+
 def test_a_sweep_runs_reports_and_says_where(tmp_path: Path, config: Path, fake: FakeMeasure) -> None:
     out = tmp_path / "results"
     result = quantkv_command("sweep", str(config), "--out", str(out))

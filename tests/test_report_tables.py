@@ -40,6 +40,9 @@ def full_cell() -> list[dict]:
     ]
 
 
+TERMINAL: dict[str, object] = {"force_terminal": True, "color_system": None}
+
+
 def printed(rows: list[dict], width: int, **options: object) -> str:
     out = io.StringIO()
     terminal_table(rows, Console(file=out, width=width, **options))  # type: ignore[arg-type]
@@ -67,7 +70,19 @@ def test_times_of_the_reference_engine_are_marked_and_explained() -> None:
     study = only([speed_row("int4-head", 512), speed_row("dynamic", 512)])
     assert cells_of(markdown(study), "int4-head", 512)[2] == "50.0°"
     assert cells_of(markdown(study), "DynamicCache", 512)[2] == "50.0"
-    assert "° ran on the PyTorch reference engine: no speed claim" in marks(study)
+    assert "° ran on the PyTorch reference engine: no speed claim." in marks(study)
+
+
+def test_the_decode_ratio_says_in_every_table_which_way_it_goes() -> None:
+    study, sentence = only(full_cell()), "decode time ÷ that of DynamicCache (lower is faster)"
+    assert "decode time (÷ Dynamic)" in markdown(study) and sentence in markdown(study)
+    assert sentence.replace("÷", r"$\div$") in latex_table(study)
+    assert sentence in printed(full_cell(), 80)
+
+
+def test_each_mark_is_explained_where_it_is_used_on_a_line_of_its_own() -> None:
+    text = printed([quality_row("int4-head", 512, values={"kl_mean": 0.05})], 80, **TERMINAL)
+    assert "\n! caution: mean KL of 0.02 nats or more.\n" in text and "unfit" not in text
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
@@ -181,10 +196,14 @@ def test_csv_round_trip_keeps_every_number_in_full() -> None:
 
 
 def test_terminal_fits_80_columns_in_two_tables_and_cuts_nothing() -> None:
-    lines = printed(sweep_rows(), 80).splitlines()
+    lines = printed(sweep_rows(), 80, **TERMINAL).splitlines()
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
     assert sum(line.startswith(" ctx") or line.startswith("ctx") for line in lines) == 2
+
+
+def test_remarks_and_captions_are_whole_lines_where_the_output_is_no_terminal() -> None:
+    assert f"\n{caption(only(sweep_rows()))}\n" in printed(sweep_rows(), 80)
 
 
 def test_terminal_shows_everything_in_one_table_where_there_is_room() -> None:

@@ -46,6 +46,13 @@ def test_every_cell_becomes_one_row(tmp_path: Path) -> None:
     assert f"[{TOTAL}/{TOTAL}]" in said and "left" in said
 
 
+def test_a_log_has_one_line_for_each_cell_however_narrow(tmp_path: Path) -> None:
+    out = io.StringIO()
+    run_sweep(sweep(tmp_path), measure=FakeMeasure(), console=Console(file=out, width=20))
+    lines = out.getvalue().splitlines()
+    assert all(line.startswith("[") for line in lines) and max(map(len, lines)) > 20
+
+
 def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
     run(sweep(tmp_path), FakeMeasure())
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quantkv.report.columns import REFERENCE_MARK
+from quantkv.report.columns import RATIO, REFERENCE_MARK
+from quantkv.report.numbers import missing
 from quantkv.report.summary import (
     CAUTION_KL,
     UNFIT_KL,
@@ -37,17 +38,22 @@ def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
     )
 
 
-def marks(study: Study) -> str:
-    """The meaning of the marks that this study's table uses."""
+def marks(study: Study) -> list[str]:
+    """The meaning of the marks and of the ratio that this study's table uses, a sentence each."""
     records = study.records()
-    parts = []
-    if any(record["speed_engine"] == "reference" for record in records):
-        parts.append(f"{REFERENCE_MARK} ran on the PyTorch reference engine: no speed claim.")
-    if any(record["verdict"] in ("unfit", "caution") for record in records):
-        parts.append(f"✗ unfit: mean KL ≥ {UNFIT_KL:g}; ! caution: mean KL ≥ {CAUTION_KL:g} nats.")
-    if any(record["verdict"] == "flagged" for record in records):
-        parts.append("? flagged: see the notes.")
-    return " ".join(parts)
+    verdicts = {record["verdict"] for record in records}
+    said = {
+        f"{REFERENCE_MARK} ran on the PyTorch reference engine: no speed claim.": any(
+            record["speed_engine"] == "reference" for record in records
+        ),
+        f"{RATIO}: decode time ÷ that of DynamicCache (lower is faster).": any(
+            not missing(record["ratio_to_baseline"]) for record in records
+        ),
+        f"✗ unfit: mean KL of {UNFIT_KL:g} nats or more.": "unfit" in verdicts,
+        f"! caution: mean KL of {CAUTION_KL:g} nats or more.": "caution" in verdicts,
+        "? flagged: see the notes.": "flagged" in verdicts,
+    }
+    return [sentence for sentence, used in said.items() if used]
 
 
 def _model(rows: Iterable[Row], study: Study) -> str:

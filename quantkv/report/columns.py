@@ -17,6 +17,7 @@ from quantkv.report.style import BASELINE
 Record = Mapping[str, Any]
 MIB = 2**20
 REFERENCE_MARK = "°"
+RATIO = "÷ Dynamic"
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ COLUMNS: tuple[Column, ...] = (
     _column("size.memory_ratio", "memory", "× 16-bit", _ratio("ratio_to_16bit"), _plain("ratio_to_16bit")),
     _column("speed.decode", "decode", "ms/token", led_by("speed", _decode), _claimable("decode_ms_median")),
     _column(
-        "speed.ratio", "decode", "× Dynamic", _ratio("ratio_to_baseline"), _claimable("ratio_to_baseline")
+        "speed.ratio", "decode time", RATIO, _ratio("ratio_to_baseline"), _claimable("ratio_to_baseline")
     ),
     _column("speed.rate", "decode", "tokens/s", _rate, _negative(_claimable("decode_tokens_per_s"))),
     _column("quality.ppl", "perplexity", "ratio", led_by("quality", _perplexity), _distance("ppl_ratio", 1)),

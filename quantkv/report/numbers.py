@@ -31,6 +31,7 @@ _LATEX = {
     "…": r"\ldots{}",
     "±": r"$\pm$",
     "×": r"$\times$",
+    "÷": r"$\div$",
     "Δ": r"$\Delta$",
     "°": r"$^{\circ}$",
     MINUS: "$-$",

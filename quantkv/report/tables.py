@@ -59,7 +59,7 @@ def markdown(study: Study) -> str:
             cells += [_markdown(notes(record))] * with_notes
             lines.append(_pipes([f"**{cell}**" if cell and _is_loud(record) else cell for cell in cells]))
     flags = remarks(records)
-    footer = (marks(study), f"Flags: {'; '.join(flags)}." if flags else "", caption(study))
+    footer = (*marks(study), f"Flags: {'; '.join(flags)}." if flags else "", caption(study))
     return "\n".join([*lines, "", _markdown(" ".join(filter(None, footer))), ""])
 
 
@@ -137,7 +137,7 @@ def latex_figure(study: Study, file: str, title: str, kinds: Iterable[str] | Non
 
 def _tex_caption(study: Study) -> str:
     bold = "Bold: best quantized format at each context, unfit ones and reference-engine times left out."
-    parts = (caption(study), marks(study), bold, _not_measured(study.records()))
+    parts = (caption(study), *marks(study), bold, _not_measured(study.records()))
     return latex(" ".join(filter(None, parts)))
 
 

@@ -36,10 +36,8 @@ def _print_study(study: Study, console: Console) -> None:
     console.print(Text(study.model, style="bold"))
     for table in _fitted(shown_columns(records), records, console):
         console.print(table, "")
-    for words, style in _remarks(records):
-        console.print(Text(words, style=style))
-    for text in filter(None, (marks(study), caption(study))):
-        console.print(Text(text, style="dim"))
+    for words, style in _remarks(records) + [(line, "dim") for line in (*marks(study), caption(study))]:
+        console.print(Text(words, style=style), soft_wrap=not console.is_terminal)
 
 
 def _remarks(records: Sequence[Record]) -> list[tuple[str, str]]:

@@ -55,12 +55,16 @@ class Display:
             self._bar.stop()
 
     def note(self, text: str) -> None:
-        self.console.print(f"[yellow]note[/] {escape(text)}", highlight=False)
+        self._print(f"[yellow]note[/] {escape(text)}")
+
+    def _print(self, line: str) -> None:
+        """A line of a log stays one line, however long."""
+        self.console.print(line, highlight=False, soft_wrap=not self.console.is_terminal)
 
     def doing(self, text: str) -> None:
         self._bar.update(self._task, description=escape(text), left=self._left())
         if not self._live:
-            self.console.print(f"{self._counter()} {escape(text)}", highlight=False)
+            self._print(f"{self._counter()} {escape(text)}")
 
     def running(self, block: Block) -> None:
         head = block.head
@@ -83,9 +87,7 @@ class Display:
         self.known(cell)
         if status != "ok" or not self._live:
             tail = f": {reason}" if reason else f"  {seconds:.1f} s  {self._left()}"
-            self.console.print(
-                f"{self._counter()} {escape(cell.title)}  {_MARKS[status]}{escape(tail)}", highlight=False
-            )
+            self._print(f"{self._counter()} {escape(cell.title)}  {_MARKS[status]}{escape(tail)}")
 
     @property
     def _done(self) -> int:
