@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from quantkv import native
 from quantkv.bench import decode, machine, stock, table
-from quantkv.bench.attention import BASELINE, AttentionSettings, bench_attention
+from quantkv.bench.attention import BASELINE, FOLDED, AttentionSettings, bench_attention
 from quantkv.bench.decode import DecodeSettings, add_growth, bench_decode, clocked_updates, update_steps
 from quantkv.bench.encode import EncodeSettings, bench_encode
 from quantkv.bench.machine import Limits, Rates
@@ -139,7 +139,7 @@ def test_attention_has_every_arm_at_every_length(attention_report: dict[str, Any
     rows = attention_report["rows"]
     for tokens in (300, 420):
         names = {row["name"] for row in rows if row["tokens"] == tokens}
-        exact = {BASELINE, "sdpa bf16 grouped", "sdpa fp32 repeated"}
+        exact = {BASELINE, FOLDED, "sdpa bf16 grouped", "sdpa bf16 folded", "sdpa fp32 repeated"}
         assert names == exact | set(FORMATS) | {f"decode {name}, sdpa" for name in FORMATS}
     for row in rows:
         check_limits(row)
@@ -151,7 +151,7 @@ def test_attention_arms_agree_where_they_compute_the_same(attention_report: dict
     for row in attention_report["rows"]:
         if row["kind"] == "quantkv":
             assert row["difference_to"] == f"decode {row['format']}, sdpa" and row["difference"] < 1e-4
-        elif row["name"] == "sdpa fp32 repeated":
+        elif row["name"] in ("sdpa fp32 repeated", FOLDED):
             assert row["difference"] < 1e-5
         elif row["name"] == "decode int8-channel, sdpa":
             assert 0 < row["difference"] < 0.1
@@ -164,6 +164,8 @@ def test_attention_ratios_come_from_the_rounds(attention_report: dict[str, Any])
     decoded = named(rows, "decode int4-head, sdpa", **one)
     expected = ratios(base["rounds_ms"], ours["rounds_ms"])
     assert ours["faster_than_baseline"]["median"] == pytest.approx(expected["median"])
+    folded = ratios(named(rows, FOLDED, **one)["rounds_ms"], ours["rounds_ms"])
+    assert ours["faster_than_folded"]["median"] == pytest.approx(folded["median"])
     expected = ratios(decoded["rounds_ms"], ours["rounds_ms"])
     assert ours["faster_than_decode"]["median"] == pytest.approx(expected["median"])
     assert base["faster_than_baseline"]["median"] == 1 and base["faster_than_decode"] is None
@@ -177,7 +179,7 @@ def test_attention_ratios_come_from_the_rounds(attention_report: dict[str, Any])
 def test_attention_bytes_are_those_of_the_tensors(attention_report: dict[str, Any]) -> None:
     rows, one = attention_report["rows"], {"tokens": 420, "threads": 1}
     exact = 2 * 2 * 420 * 32 * 4
-    assert named(rows, BASELINE, **one)["bytes"] == exact
+    assert named(rows, BASELINE, **one)["bytes"] == named(rows, FOLDED, **one)["bytes"] == exact
     assert named(rows, "sdpa bf16 grouped", **one)["bytes"] == exact // 2
     assert named(rows, "sdpa fp32 repeated", **one)["bytes"] == exact + 2 * 2 * exact
     ours = named(rows, "int4-head", **one)["bytes"]

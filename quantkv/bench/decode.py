@@ -158,30 +158,27 @@ class _Bench:
             self.flags.append(f"{lane.label} failed at {race.context} tokens: {row['reason']}")
             return row
         engine = getattr(lane.cache, "engine", "sdpa")
-        section = speed_section(
-            lane.timings,
-            race.baseline.timings,
-            context=race.context,
-            batch=1,
-            bandwidth=race.bandwidth,
-            engine=engine,
-            fill=race.fill,
-        )
-        self.flags += lane_flags(lane.label, race.context, section["flags"], self.flags)
-        own = isinstance(lane.spec, CacheSpec) or lane.spec == BASELINE
-        start = race.context + self.settings.rounds * BLOCK
-        update = update_share(race, lane, start, update_steps(lane.spec)) if own else None
-        if lane.error is not None:
-            self.flags.append(f"{lane.label} failed at {race.context} tokens, timing updates: {lane.error}")
-        return row | {
+        self.flags += lane_flags(race, lane, engine, self.flags)
+        row |= {
             "engine": engine,
             "ms": spread(lane.timings.steps_ms),
             "rounds_ms": lane.timings.rounds_ms,
             "faster_than_dynamic": ratios(race.baseline.timings.rounds_ms, lane.timings.rounds_ms),
             "bytes": touched,
             "multiply_adds": self.work.step(race.context),
-            "update": update,
+            "update": self._update(race, lane),
         }
+        return row
+
+    def _update(self, race: Race, lane: Lane) -> Row | None:
+        """The share of a step that `update` takes; None for stock caches, whose `update` decodes as well."""
+        if not isinstance(lane.spec, CacheSpec) and lane.spec != BASELINE:
+            return None
+        start = race.context + self.settings.rounds * BLOCK
+        found = update_share(race, lane, start, update_steps(lane.spec))
+        if found is None:
+            self.flags.append(f"{lane.label} failed at {race.context} tokens, timing updates: {lane.error}")
+        return found
 
     def _prefill_row(self, lane: Lane, baseline: Lane) -> Row:
         row: Row = {"name": lane.label, "tokens": self.settings.prefill} | _status(lane)
@@ -218,12 +215,21 @@ def _said_plainly(model: str, tokens: int) -> Iterator[None]:
         raise QuantKVError(f"{model} cannot run {tokens} tokens with DynamicCache: {reason}") from error
 
 
-def lane_flags(label: str, context: int, flags: Sequence[str], said: Sequence[str]) -> list[str]:
+def lane_flags(race: Race, lane: Lane, engine: str, said: Sequence[str]) -> list[str]:
     """A lane's flags with where they were raised; what holds for the machine is said once per context, and
     the number of rounds by the report itself."""
+    where: dict[str, Any] = {
+        "context": race.context,
+        "batch": 1,
+        "bandwidth": race.bandwidth,
+        "fill": race.fill,
+    }
+    section = speed_section(lane.timings, race.baseline.timings, engine=engine, **where)
     named = (
-        f"at {context}: {flag}" if flag.startswith("memory") else f"{label} at {context}: {flag}"
-        for flag in flags
+        f"at {race.context}: {flag}"
+        if flag.startswith("memory")
+        else f"{lane.label} at {race.context}: {flag}"
+        for flag in section["flags"]
         if not flag.startswith("only ")
     )
     return [flag for flag in named if flag not in said]

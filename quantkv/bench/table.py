@@ -50,6 +50,7 @@ ATTENTION: list[Column] = [
     ("arm", _text("name")),
     MS,
     ("× baseline", _median("faster_than_baseline")),
+    ("× folded", _median("faster_than_folded")),
     ("× decode, sdpa", _median("faster_than_decode")),
     ("2 threads ×", _median("faster_with_more_threads")),
     ("MB", _megabytes),
