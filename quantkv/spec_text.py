@@ -231,9 +231,15 @@ def _read_options(tail: str, text: str) -> dict:
 def _unknown(text: str) -> str:
     from quantkv.named import presets
 
+    if match := re.match(r"int(\d+)\b", text):
+        legal = sorted(int(name[3:]) for name in codec_names() if re.fullmatch(r"int\d+", name))
+        return (
+            f"unknown format {text!r}: {match[1]} is no legal number of bits; "
+            f"legal: {', '.join(map(str, legal))}"
+        )
     known = [*presets(), *codec_names()]
     close = difflib.get_close_matches(text, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {close[0]}?" if close else "."
     return (
         f"unknown format {text!r}{hint} Presets: {', '.join(presets())}. Codecs: {', '.join(codec_names())}."
     )

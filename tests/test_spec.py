@@ -240,8 +240,8 @@ def test_specs_are_frozen() -> None:
 
 WRONG = {
     "int4": "int4-head",
-    "int7-head": "int8",
-    "int0-head": "int8",
+    "int7-head": "7 is no legal number of bits; legal: 2, 3, 4, 5, 6, 8",
+    "int0-head": "0 is no legal number of bits; legal: 2, 3, 4, 5, 6, 8",
     "int4-hed": "token-all",
     "int4-heads": "chunk",
     "int4-hade@g32": "chunk",

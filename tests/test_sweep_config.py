@@ -108,7 +108,40 @@ def test_a_wrong_setting_is_one_line_that_says_what_is_legal(changes: dict[str, 
 
 def test_every_problem_has_its_own_line() -> None:
     found = problems(contxts=[1], contexts=[-1], speed={"rounds": "ten"})
-    assert [line.split(": ")[1] for line in found] == ["contexts.0", "speed.rounds", "contxts"]
+    assert [line.split(": ")[1] for line in found] == ["contxts", "contexts.0", "speed.rounds"]
+
+
+def test_a_misspelt_key_is_not_reported_as_missing_too(tmp_path: Path) -> None:
+    text = "schema: 1\nmodels: [m]\nfromats: [fp16]\nmemory: {}\n"
+    with pytest.raises(QuantKVError) as caught:
+        load_config(write(tmp_path, text))
+    first, second = str(caught.value).splitlines()
+    assert first.endswith("fromats: unknown setting; did you mean 'formats'?")
+    assert second.endswith("contexts: is required")
+
+
+def test_zero_bits_are_answered_with_the_legal_numbers() -> None:
+    (line,) = problems(formats=["int0-head"])
+    assert "'int0-head': 0 is no legal number of bits; legal: 2, 3, 4, 5, 6, 8;" in line
+    assert "Presets" not in line
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("contexts=[0]", "--set contexts=[0]: contexts.0: must be greater than or equal to 1, got 0"),
+        ("memory={zz: 1}", "--set memory={zz: 1}: memory.zz: unknown setting; legal here:"),
+        ("memory.formats=[x]", "--set memory.formats=[x]: memory.formats: 'x' is not among formats"),
+        ("run.out=x", "contexts.0: must be greater than or equal to 1, got -1"),
+    ],
+)
+def test_a_wrong_value_is_blamed_on_what_set_it(tmp_path: Path, override: str, line: str) -> None:
+    contexts = "[-1]" if override == "run.out=x" else "[64]"
+    path = write(tmp_path, f"{{schema: 1, models: m, formats: fp16, memory: {{}}, contexts: {contexts}}}")
+    expected = line if line.startswith("--set") else f"{path}: {line}"
+    with pytest.raises(QuantKVError) as caught:
+        load_config(path, [override])
+    assert str(caught.value).startswith(expected)
 
 
 @pytest.mark.parametrize(

@@ -193,15 +193,25 @@ class Sweep(Section):
         return tuple(kind for kind in ("quality", "speed", "memory") if getattr(self, kind) is not None)
 
 
-def validate(raw: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
-    """``raw`` as a sweep, or one error with a line for every problem."""
+def validate(raw: Mapping[str, Any], *, where: str = "sweep", overrides: Iterable[str] = ()) -> Sweep:
+    """``raw`` as a sweep, or one error with a line for every problem that says where it was written."""
     try:
         return Sweep.model_validate(dict(raw))
     except ValidationError as error:
         problems = lines(error, Sweep)
-    raise QuantKVError("\n".join(f"{where}: {problem}" for problem in problems))
+    sources = {override.partition("=")[0].strip(): f"--set {override}" for override in overrides}
+    raise QuantKVError("\n".join(f"{_origin(problem, sources) or where}: {problem}" for problem in problems))
+
+
+def _origin(problem: str, sources: Mapping[str, str]) -> str | None:
+    """The override that gave the setting a problem is about, the last one if there are several."""
+    setting = problem.partition(":")[0] + "."
+    return next(
+        (said for key, said in reversed(list(sources.items())) if setting.startswith(key + ".")), None
+    )
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     """The sweep in a YAML file, with ``key=value`` overrides laid over it."""
-    return validate(apply_overrides(read_yaml(path), overrides), where=str(path))
+    given = list(overrides)
+    return validate(apply_overrides(read_yaml(path), given), where=str(path), overrides=given)

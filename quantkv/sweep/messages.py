@@ -24,8 +24,18 @@ def nearest(name: str, legal: Sequence[str]) -> str | None:
 
 
 def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """One line per problem, in the order of the file."""
-    return [_line(problem, root) for problem in error.errors(include_url=False)]
+    """One line per problem: unknown settings first, since a misspelt one is the reason that another is
+    missing, which then needs no line of its own."""
+    problems = error.errors(include_url=False)
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    meant = {_meant(problem["loc"], root) for problem in unknown}
+    others = [problem for problem in problems if problem["type"] != "extra_forbidden"]
+    others = [p for p in others if p["type"] != "missing" or _dotted(p["loc"]) not in meant]
+    return [_line(problem, root) for problem in (*unknown, *others)]
+
+
+def _dotted(location: Sequence[Any]) -> str:
+    return ".".join(str(part) for part in location)
 
 
 def dotted_names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -40,7 +50,7 @@ def dotted_names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def _line(problem: Any, root: type[BaseModel]) -> str:
     location = problem["loc"]
-    path = ".".join(str(part) for part in location)
+    path = _dotted(location)
     kind, given = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
         return f"{path}: unknown setting; {_suggest(location, root)}"
@@ -61,16 +71,22 @@ def _did_you_mean(given: Any, legal: str) -> str:
 
 
 def _suggest(location: Sequence[Any], root: type[BaseModel]) -> str:
-    """The nearest key here, else the nearest anywhere with its full path, else all keys of this level."""
-    model, key = _model_at(location[:-1], root), str(location[-1])
-    here = [field.alias or name for name, field in model.model_fields.items()]
-    parent = "".join(f"{part}." for part in location[:-1])
-    if (name := nearest(key, here)) is not None:
-        return f"did you mean '{parent}{name}'?"
+    if (name := _meant(location, root)) is not None:
+        return f"did you mean '{name}'?"
+    return f"legal here: {', '.join(_keys(_model_at(location[:-1], root)))}"
+
+
+def _meant(location: Sequence[Any], root: type[BaseModel]) -> str | None:
+    """The nearest key here, else the nearest anywhere, as a full path."""
+    key = str(location[-1])
+    if (name := nearest(key, _keys(_model_at(location[:-1], root)))) is not None:
+        return _dotted([*location[:-1], name])
     elsewhere = {path.rsplit(".", 1)[-1]: path for path in reversed(list(dotted_names(root)))}
-    if (name := nearest(key, list(elsewhere))) is not None:
-        return f"did you mean '{elsewhere[name]}'?"
-    return f"legal here: {', '.join(here)}"
+    return elsewhere.get(nearest(key, list(elsewhere)) or "")
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _example(location: Sequence[Any], root: type[BaseModel]) -> str:
