@@ -1,8 +1,12 @@
 """Memory: one real worker process, the worker's own arithmetic in this process, and workers that fail."""
 
 import json
+import os
 import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 import torch
 
@@ -92,6 +96,32 @@ def test_a_counter_that_the_system_lacks_is_null(monkeypatch, tmp_path):
 def test_a_worker_that_takes_too_long_is_stopped():
     with pytest.raises(WorkerError, match=r"longer than 0\.1 s"):
         memory_cell(OPTIONS, "dynamic", context=64, timeout=0.1)
+
+
+PARENT = """
+import torch
+from quantkv.evaluation.memory import memory_cell
+memory_cell({"name": "random-llama"}, "dynamic", context=64, steps=100_000)
+"""
+
+
+def test_a_worker_ends_with_its_parent_and_leaves_no_folder(tmp_path):
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], env=environment)
+    worker = until(lambda: next(iter(psutil.Process(parent.pid).children()), None))
+    until(lambda: list(tmp_path.glob("quantkv-memory-*/job.json")))
+    parent.kill()
+    parent.wait()
+    until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+    assert not list(tmp_path.glob("quantkv-memory-*"))
+
+
+def until(what, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
 
 
 def test_a_worker_writes_why_it_failed(tmp_path):

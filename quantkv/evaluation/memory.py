@@ -20,6 +20,7 @@ from torch import Tensor
 
 from quantkv.errors import UnsupportedError
 from quantkv.evaluation.arms import Format, Result, parse_format, spec_text
+from quantkv.evaluation.orphan import lifeline
 from quantkv.spec import CacheSpec
 
 PHASES = ("prefill", "decode")
@@ -72,8 +73,10 @@ def _run_worker(job: dict[str, Any], folder: Path, timeout: float | None) -> dic
     job_file, result_file = folder / "job.json", folder / "result.json"
     job_file.write_text(json.dumps(job))
     command = [sys.executable, "-m", "quantkv.evaluation.memory_worker", str(job_file), str(result_file)]
+    options: dict[str, Any] = {"env": _environment(), "capture_output": True, "text": True}
     try:
-        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=timeout)
+        with lifeline() as stdin:
+            done = subprocess.run(command, stdin=stdin, timeout=timeout, **options)
     except subprocess.TimeoutExpired:
         raise WorkerError(f"the memory worker took longer than {timeout:g} s and was stopped") from None
     if done.returncode != 0 or not result_file.exists():

@@ -14,6 +14,7 @@ from transformers import DynamicCache
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import timing
 from quantkv.evaluation.arms import BASELINE, Result, effective, parse_format
+from quantkv.evaluation.orphan import end_with_parent
 from quantkv.evaluation.peaks import Counter, counter, release_memory
 from quantkv.evaluation.speed import feed_tokens
 
@@ -134,4 +135,5 @@ def flags(section: Result, spec: Any) -> list[str]:
 
 
 if __name__ == "__main__":
+    end_with_parent(Path(sys.argv[1]).parent)
     sys.exit(main(sys.argv[1:]))
