@@ -21,7 +21,6 @@ from quantkv.sweep.claims import Claims
 from quantkv.sweep.grid import Cell
 from quantkv.sweep.results import read_rows
 from quantkv.sweep.runner import Summary, run_sweep
-from quantkv.sweep.timing import Forecast
 
 TOTAL = 2 * 2 + 3 * 2 + 3 * 2
 """Cells of ``fake_measure.sweep``: two formats at two contexts, and the baseline where it is a cell."""
@@ -44,6 +43,13 @@ def test_every_cell_becomes_one_row(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == TOTAL == len(summary.rows())
     assert measure.opened == measure.closed == ["random-llama"]
     assert f"[{TOTAL}/{TOTAL}]" in said and "left" in said
+
+
+def test_time_left_is_a_lower_bound_until_every_kind_has_been_seen(tmp_path: Path) -> None:
+    _, said = run(sweep(tmp_path, contexts=[64]), FakeMeasure())
+    finished = [line for line in said.splitlines() if " ok " in line]
+    words = ["at least" if "at least" in line else "about" * ("about" in line) for line in finished]
+    assert words == ["at least", "", "at least", "at least", "", "about", "about", ""]
 
 
 def test_a_log_has_one_line_for_each_cell_however_narrow(tmp_path: Path) -> None:
@@ -271,13 +277,3 @@ def test_a_signal_ends_a_sweep_cleanly(tmp_path: Path, number: signal.Signals) -
     assert child.wait(timeout=60) == 0
     assert not (tmp_path / ".claims").exists()
     assert 2 <= len(read_rows(tmp_path)) < TOTAL
-
-
-def test_a_forecast_learns_from_cells_of_the_same_kind() -> None:
-    forecast = Forecast()
-    assert forecast.left([("quality", 512)]) is None
-    forecast.learn("quality", 512, 2.0)
-    forecast.learn("quality", 512, 4.0)
-    assert forecast.left([("quality", 512), ("quality", 1024)]) == 3.0 + 6.0
-    assert forecast.left([("quality", 512), ("speed", 512)]) is None
-    assert forecast.left([]) == 0

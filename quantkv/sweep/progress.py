@@ -17,8 +17,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Block, Cell
-from quantkv.sweep.timing import Forecast
 
 _MARKS = {"ok": "[green]ok[/]", "failed": "[red]failed[/]", "skipped": "[yellow]skipped[/]"}
 
@@ -34,9 +34,8 @@ def duration(seconds: float) -> str:
 class Display:
     """Counts finished cells and says what is running and how long the rest will take."""
 
-    def __init__(self, cells: Iterable[Cell], console: Console) -> None:
-        self.console = console
-        self.forecast = Forecast()
+    def __init__(self, cells: Iterable[Cell], console: Console, forecast: Forecast) -> None:
+        self.console, self.forecast = console, forecast
         self._open = {id(cell): cell for cell in cells}
         self._total = len(self._open)
         self._live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
@@ -97,8 +96,9 @@ class Display:
         return escape(f"[{self._done}/{self._total}]")
 
     def _left(self) -> str:
-        seconds = self.forecast.left((cell.kind, cell.context) for cell in self._open.values())
-        return "" if seconds is None or not self._open else f"about {duration(seconds)} left"
+        """Empty before anything is known, a lower bound until a cell of every kind to come has finished."""
+        seconds, whole = self.forecast.left((cell.kind, cell.context) for cell in self._open.values())
+        return f"{'about' if whole else 'at least'} {duration(seconds)} left" if seconds else ""
 
     def _make_bar(self) -> Progress:
         columns = (

@@ -17,6 +17,7 @@ from rich.console import Console
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.sweep.claims import Claims, prepare_folder
 from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Block, Cell, blocks, expand
 from quantkv.sweep.progress import Display
 from quantkv.sweep.results import Row, read_rows, write_row
@@ -108,7 +109,9 @@ class _Runner:
     def __init__(self, sweep: Sweep, measure: Measure, out: Path, console: Console) -> None:
         self.sweep, self.measure, self.out = sweep, measure, out
         self.cells = expand(sweep)
-        self.display = Display(self.cells, console)
+        self.display = Display(
+            self.cells, console, Forecast({"memory": sweep.memory.workers if sweep.memory else 1})
+        )
         self.summary = Summary(out, total=len(self.cells))
         self.claims = Claims(out)
         self.keys: dict[int, str] = {}

@@ -1,11 +1,11 @@
-"""Time in a sweep: a limit on a measurement that hangs, and an estimate of how long the rest will take."""
+"""Limits on time in a sweep: a measurement that hangs is stopped, and a polite kill is an interruption."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 
 
@@ -48,27 +48,3 @@ def terminate_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class Forecast:
-    """Seconds per cell, learnt from finished cells of the same kind and scaled by context."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, int], list[float]] = {}
-
-    def learn(self, kind: str, context: int, seconds: float) -> None:
-        self._seen.setdefault((kind, context), []).append(seconds)
-
-    def left(self, cells: Iterable[tuple[str, int]]) -> float | None:
-        """Seconds for these (kind, context) cells; None while nothing of a needed kind has finished."""
-        costs = [self._cost(kind, context) for kind, context in cells]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
-
-    def _cost(self, kind: str, context: int) -> float | None:
-        contexts = [seen for of_kind, seen in self._seen if of_kind == kind]
-        if not contexts:
-            return None
-        nearest = min(contexts, key=lambda seen: abs(seen - context))
-        times = self._seen[kind, nearest]
-        return sum(times) / len(times) * max(1.0, context / nearest)

@@ -1,0 +1,46 @@
+"""How long the rest of a sweep will take, from the cells that are finished."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+GROWING_SHARE = 0.5
+"""How much of a cell's time is taken to grow with its context, until a second context tells."""
+
+
+class Forecast:
+    """Seconds per cell of a kind and context; ``workers`` says how many cells of a kind run at a time."""
+
+    def __init__(self, workers: Mapping[str, int] | None = None) -> None:
+        self._workers = workers or {}
+        self._seen: dict[str, dict[int, list[float]]] = {}
+
+    def learn(self, kind: str, context: int, seconds: float) -> None:
+        self._seen.setdefault(kind, {}).setdefault(context, []).append(seconds)
+
+    def left(self, cells: Iterable[tuple[str, int]]) -> tuple[float, bool]:
+        """Seconds for these (kind, context) cells, and whether that is all of them: cells of a kind of which
+        none has finished yet are left out."""
+        counts = Counter(cells)
+        known = {cell: count for cell, count in counts.items() if cell[0] in self._seen}
+        seconds = sum(self._rounds(kind, count) * self._cost(kind, at) for (kind, at), count in known.items())
+        return seconds, len(known) == len(counts)
+
+    def _rounds(self, kind: str, cells: int) -> int:
+        return -(-cells // self._workers.get(kind, 1))
+
+    def _cost(self, kind: str, context: int) -> float:
+        """The mean at this context, else the straight line through the means at the others, which may rise
+        with the context but never fall."""
+        means = {at: statistics.fmean(times) for at, times in sorted(self._seen[kind].items())}
+        if context in means:
+            return means[context]
+        first = next(iter(means))
+        if len(means) == 1:
+            return means[first] * (1 + GROWING_SHARE * (context / first - 1))
+        slope, start = statistics.linear_regression(list(means), list(means.values()))
+        if slope <= 0:
+            return statistics.fmean(means.values())
+        return max(start + slope * context, means[first] * min(1.0, context / first))
