@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from stores import DIM, HEADS, everything, feed, new_store, same_bits, used_fields
 from torch import Tensor
 
-from quantkv import CacheSpec, parse_spec, presets
+from quantkv import CacheSpec, QuantKVError, parse_spec, presets
+from quantkv.store import Since
 
 
 # --- a model of the store that keeps lists ---
@@ -251,3 +252,16 @@ def test_repeated_rows_share_their_full_pages() -> None:
     assert store.pages.nbytes == pages
     store.append(torch.randn(8, HEADS, 32, DIM))
     assert store.pages.nbytes < 3 * pages
+
+
+@pytest.mark.parametrize("text", A_FEW)
+def test_reading_beyond_the_tokens_is_refused(text: str) -> None:
+    """Memory that nobody wrote is never shown, whether it lies in sinks, window or pages."""
+    store = new_store(parse_spec(text))
+    for length in (2, 60):
+        feed(store, torch.randn(1, HEADS, length - store.length, DIM), [length - store.length])
+        whole = store.view()
+        for view, start, stop in ((whole, 0, length + 1), (whole, -1, 1), (Since(whole, 1), 0, length)):
+            with pytest.raises(QuantKVError, match=f"of {length}"):
+                view.read(start, stop)
+        assert whole.read(0, length).isfinite().all()

@@ -46,6 +46,8 @@ class View:
         """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros where
         padding."""
         self.check()
+        if start < stop and (start < 0 or stop > self.stop):  # beyond it lies memory that nobody wrote
+            raise QuantKVError(f"cannot read tokens {start} to {stop} of {self.stop}")
         dtype = dtype or self.store.dtype
         groups, (rows, heads, _, head_dim) = self.store.row_groups(), self.shape
         if len(groups) == 1 and start < stop:
