@@ -45,3 +45,11 @@ def test_workers_share_the_cells_of_a_context() -> None:
     cells = [("memory", 512)] * 5 + [("quality", 512)]
     known = forecast(("memory", 512, 10.0), ("quality", 512, 1.0), memory=2)
     assert known.left(cells) == (3 * 10.0 + 1.0, True)
+
+
+def test_what_the_cells_of_a_block_share_is_added() -> None:
+    known = forecast(*[("quality", 512, 10.0)] * 4)
+    known.took("quality", 512, 4, 80.0)
+    assert known.left([("quality", 512)] * 4) == (80.0, True)
+    known.took("speed", 512, 4, 80.0)
+    assert known.left([("speed", 512)]) == (0, False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 GROWING_SHARE = 0.5
 """How much of a cell's time is taken to grow with its context, until a second context tells."""
@@ -16,17 +18,39 @@ class Forecast:
     def __init__(self, workers: Mapping[str, int] | None = None) -> None:
         self._workers = workers or {}
         self._seen: dict[str, dict[int, list[float]]] = {}
+        self._clock: dict[str, float] = defaultdict(float)
+        self._booked: dict[str, float] = defaultdict(float)
 
     def learn(self, kind: str, context: int, seconds: float) -> None:
         self._seen.setdefault(kind, {}).setdefault(context, []).append(seconds)
+
+    @contextmanager
+    def block(self, kind: str, context: int, cells: int) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.took(kind, context, cells, time.perf_counter() - begin)
+
+    def took(self, kind: str, context: int, cells: int, seconds: float) -> None:
+        """A whole block on the clock: what its cells share, such as the exact reference, is in no cell's own
+        seconds."""
+        if kind in self._seen:
+            self._clock[kind] += seconds
+            self._booked[kind] += self._rounds(kind, cells) * self._cost(kind, context)
 
     def left(self, cells: Iterable[tuple[str, int]]) -> tuple[float, bool]:
         """Seconds for these (kind, context) cells, and whether that is all of them: cells of a kind of which
         none has finished yet are left out."""
         counts = Counter(cells)
         known = {cell: count for cell, count in counts.items() if cell[0] in self._seen}
-        seconds = sum(self._rounds(kind, count) * self._cost(kind, at) for (kind, at), count in known.items())
-        return seconds, len(known) == len(counts)
+        seconds = (
+            self._rounds(kind, count) * self._cost(kind, at) * self._shared(kind)
+            for (kind, at), count in known.items()
+        )
+        return sum(seconds), len(known) == len(counts)
+
+    def _shared(self, kind: str) -> float:
+        booked = self._booked[kind]
+        return max(1.0, self._clock[kind] / booked) if booked else 1.0
 
     def _rounds(self, kind: str, cells: int) -> int:
         return -(-cells // self._workers.get(kind, 1))

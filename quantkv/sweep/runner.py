@@ -207,8 +207,9 @@ class _Runner:
 
         limit = self.sweep.run.cell_timeout
         run = {"quality": session.quality, "speed": session.speed, "memory": session.memory}[cells[0].kind]
+        on_clock = self.display.forecast.block(cells[0].kind, cells[0].context, len(cells))
         try:
-            with time_limit(limit and limit * len(cells)):
+            with time_limit(limit and limit * len(cells)), on_clock:
                 run(cells, on_arm, self.display.step)
             reason = "the measurement ended without a result for this cell"
         except (Exception, CellTimeout) as error:
