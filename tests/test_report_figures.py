@@ -110,6 +110,22 @@ def test_perplexity_ratios_of_one_order_are_linear_and_of_several_are_not() -> N
     assert scale((1.0, 1.0005, 1.001, 1.11)) == "function"
 
 
+@pytest.mark.parametrize(("lowest", "label"), [(0.9955, "0.993"), (0.985, "0.99"), (0.9975, "0.996")])
+def test_a_scale_around_1_is_named_and_labelled_to_its_ends(lowest: float, label: str) -> None:
+    ratios = (1.0, 1.0005, 1.001, 1.11)
+    values = [{"ppl_ratio": ratio, "delta_nll_low": np.log(lowest)} for ratio in ratios]
+    figure = draw(only([quality_row(n, 512, values=v) for n, v in zip(FORMATS, values)]), "ppl_ratio")
+    (ax,) = figure.axes
+    labels = [text for text in ax.get_yticklabels() if text.get_text()]
+    assert ax.get_ylabel() == "perplexity ratio\n(symlog around 1)" and labels[0].get_text() == label
+    assert not any(overlap(*pair) for pair in itertools.combinations(extents(figure, labels), 2))
+
+
+def test_a_circle_leaves_a_square_of_the_same_bits_visible() -> None:
+    for bits in (8, 4):
+        assert STYLES[f"int{bits}-channel"].size > STYLES[f"int{bits}-head"].size
+
+
 def test_tokens_per_second_of_a_batch() -> None:
     values = {
         "decode_ms_median": 50.0,
@@ -193,6 +209,8 @@ def test_a_floor_near_the_data_is_a_line_and_a_far_one_a_note() -> None:
     ]
     assert not [line for line in far.axes[0].get_lines() if line.get_gid() == "floor"]
     assert "KL floor of the code path: 1e−10, below the axis" in legend_labels(far)
+    arrows = [[line.get_gid() for line in figure.axes[0].get_lines()] for figure in (near, far)]
+    assert ["floor below" in names for names in arrows] == [False, True]
 
 
 @pytest.mark.parametrize("width", list(WIDTHS))

@@ -14,6 +14,7 @@ from quantkv.report.numbers import tokens
 
 TICK_SPACING_POINTS = 4.5
 LONG_SPAN = 4.0
+LABEL_SHARE = 0.08
 
 
 def context_axis(ax: Axes, contexts: Sequence[int]) -> None:
@@ -65,8 +66,9 @@ def _power(value: float) -> str:
     return rf"$10^{{{exponent}}}$" if mantissa == 1 else rf"${mantissa}\cdot10^{{{exponent}}}$"
 
 
-def ratio_axis(ax: Axes, values: Iterable[float], ends: Iterable[float]) -> None:
-    """Linear near 1; logarithmic in the distance from 1 where the largest value would flatten all others."""
+def ratio_axis(ax: Axes, name: str, values: Iterable[float], ends: Iterable[float]) -> None:
+    """Linear near 1; logarithmic in the distance from 1, which the label then says, where the largest value
+    would flatten all others."""
     distances = sorted(abs(value - 1) for value in values) or [0.0]
     largest, middle = distances[-1], distances[len(distances) // 2]
     finite = [1.0, *ends]
@@ -74,12 +76,16 @@ def ratio_axis(ax: Axes, values: Iterable[float], ends: Iterable[float]) -> None
         pad = 0.08 * max(max(finite) - min(finite), 1e-4)
         ax.set_ylim(min(finite) - pad, max(finite) + pad)
         ax.ticklabel_format(axis="y", useOffset=False)
+        ax.set_ylabel(name)
         return
     linear = 10.0 ** min(-2, max(-3, math.floor(math.log10(max(middle, 1e-9)))))
     _asinh_axis(ax, linear, min(finite), max(finite))
+    ax.set_ylabel(f"{name}\n(symlog around 1)")
 
 
 def _asinh_axis(ax: Axes, linear: float, low: float, high: float) -> None:
+    """Labels at decades of the distance from 1, and at both ends where there is room for one more."""
+
     def forward(value: Any) -> Any:
         return np.arcsinh((np.asarray(value) - 1) / linear)
 
@@ -91,9 +97,13 @@ def _asinh_axis(ax: Axes, linear: float, low: float, high: float) -> None:
     pad = 0.07 * (top - bottom)
     ax.set_ylim(inverse(bottom - pad), inverse(top + pad))
     steps = [linear * 10.0**power for power in range(8)]
-    ax.yaxis.set_major_locator(FixedLocator(_both_sides(steps, ax.get_ylim())))
-    between = [factor * step for step in steps for factor in range(2, 10)]
-    ax.yaxis.set_minor_locator(FixedLocator(_both_sides(between, ax.get_ylim())))
+    decades = _both_sides(steps, ax.get_ylim())
+    between = _both_sides([factor * step for step in steps for factor in range(2, 10)], ax.get_ylim())
+    gaps = {tick: np.abs(forward(tick) - forward(decades)).min() for tick in (between[0], between[-1])}
+    outside = [tick for tick in gaps if not decades[0] <= tick <= decades[-1]]
+    ends = [tick for tick in outside if gaps[tick] > LABEL_SHARE * (top - bottom)]
+    ax.yaxis.set_major_locator(FixedLocator(sorted([*decades, *ends])))
+    ax.yaxis.set_minor_locator(FixedLocator(between))
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 6):g}"))
 

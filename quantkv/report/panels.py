@@ -19,6 +19,7 @@ from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Study
 RED = "#B00020"
 DECADES_TO_FLOOR = 2.0
 BELOW = 3.0
+LOWER_RIGHT = (0.98, 0.04)
 
 Panel = Callable[[Axes, Study, dict[str, Style], Legend], None]
 
@@ -58,8 +59,7 @@ def ppl_ratio(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) 
     ax.axhline(1, color="#000000", linewidth=0.6, zorder=1)
     draw_curves(ax, found, styles, legend)
     ends = [value for curve in found for value in _extent(curve)]
-    ratio_axis(ax, [value for curve in found for value in curve.values], ends)
-    ax.set_ylabel("perplexity ratio")
+    ratio_axis(ax, "perplexity ratio", [value for curve in found for value in curve.values], ends)
 
 
 def kl(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
@@ -101,8 +101,9 @@ def _floor(ax: Axes, study: Study, smallest: float, legend: Legend) -> list[floa
     if largest <= 0:
         return []
     if largest < smallest / 10**DECADES_TO_FLOOR:
-        arrow: dict[str, Any] = {"marker": r"$\downarrow$", "markersize": 5, "linewidth": 0}
-        legend.note(f"KL floor of the code path: {compact(largest, 1)}, below the axis", color=GREY, **arrow)
+        arrow: dict[str, Any] = {"color": GREY, "marker": r"$\downarrow$", "markersize": 5, "linewidth": 0}
+        ax.plot(*LOWER_RIGHT, transform=ax.transAxes, gid="floor below", **arrow)
+        legend.note(f"KL floor of the code path: {compact(largest, 1)}, below the axis", **arrow)
         return []
     look: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (5, 2))}
     ax.plot(contexts, values, zorder=1.5, gid="floor", **look)

@@ -2,6 +2,7 @@
 
 Hue tells the family (greys: floats, wine: fp8, blues: 8 bit, oranges: 4 bit, green and pink: KIVI, olive:
 mixed), the marker what shares a scale (circle: token and head, square: channel, hexagon: a run of channels).
+Squares are larger than circles, so that a circle of the same bits on top of one leaves its corners visible.
 The colours are those of Okabe and Ito and of Paul Tol, which stay apart for colour-blind readers.
 Nothing here needs matplotlib: the tables use the same order of formats.
 """
@@ -75,11 +76,11 @@ STYLES: dict[str, Style] = {
     "bf16": Style("#A6A6A6", "p", size=4.4),
     "fp16": Style("#737373", "d"),
     "fp8-e4m3": Style("#882255", "X", size=4.4),
-    "int8-channel": Style("#0072B2", "s", size=3.8),
+    "int8-channel": Style("#0072B2", "s", size=4.8),
     "int8-head": Style("#56B4E9", "o"),
     "int8-g32": Style("#1B3A6B", "h", size=4.4),
     "k8v4": Style("#999933", "P", size=4.6),
-    "int4-channel": Style("#D55E00", "s", size=3.8),
+    "int4-channel": Style("#D55E00", "s", size=4.8),
     "int4-head": Style("#E69F00", "o"),
     "int4-g32": Style("#8C4A00", "h", size=4.4),
     "kivi-4": Style("#009E73", "^", size=4.4),
