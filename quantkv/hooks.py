@@ -35,16 +35,9 @@ class Simulator(Protocol):
     """A decode-exact pass in progress: it computes attention itself where a layer would be quantized."""
 
     def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        *,
-        causal: bool,
-        **options: Any,
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> Tensor | None: ...
+
     def begin_call(self, pads: list[int] | None, seen: int) -> None: ...
 
 

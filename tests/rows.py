@@ -6,6 +6,7 @@ that a test checks are given to ``quality_row``, ``speed_row`` and ``memory_row`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 Row = dict[str, Any]
@@ -135,8 +136,8 @@ def failed_row(
     return row(kind, format, context, None, status=status, reason=reason, **options)
 
 
-def quality_values(**values: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
+VALUES: dict[str, dict[str, Any]] = {
+    "quality": {
         "nll": 2.8,
         "nll_ref": 2.79,
         "perplexity": 16.4446,
@@ -163,12 +164,8 @@ def quality_values(**values: Any) -> dict[str, Any]:
             {"start": 0, "n": 128, "sum_nll": 358.4, "sum_nll_ref": 357.1, "sum_kl": 0.7, "n_top1": 124}
         ],
         "flags": [],
-    }
-    return {**base, **values}
-
-
-def speed_values(**values: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
+    },
+    "speed": {
         "prefill_tokens_per_s": 900.0,
         "time_to_first_token_ms": 600.0,
         "decode_ms_median": 50.0,
@@ -185,12 +182,8 @@ def speed_values(**values: Any) -> dict[str, Any]:
         "top1_agreement_64": 1.0,
         "steps": 70,
         "flags": [],
-    }
-    return {**base, **values}
-
-
-def memory_values(**values: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
+    },
+    "memory": {
         "held_bytes": 4_194_304,
         "used_bytes": 4_000_000,
         "predicted_bytes": 4_194_304,
@@ -202,20 +195,19 @@ def memory_values(**values: Any) -> dict[str, Any]:
         "counter": "rss",
         "reserved_prefill_peak_bytes": None,
         "flags": [],
-    }
-    return {**base, **values}
+    },
+}
+"""A plausible section of each kind; a test changes what it checks."""
 
 
-def quality_row(format: str, context: int, *, values: dict[str, Any] | None = None, **options: Any) -> Row:
-    return row("quality", format, context, quality_values(**(values or {})), **options)
+def _ok(kind: str) -> Callable[..., Row]:
+    def made(format: str, context: int, *, values: dict[str, Any] | None = None, **options: Any) -> Row:
+        return row(kind, format, context, VALUES[kind] | (values or {}), **options)
+
+    return made
 
 
-def speed_row(format: str, context: int, *, values: dict[str, Any] | None = None, **options: Any) -> Row:
-    return row("speed", format, context, speed_values(**(values or {})), **options)
-
-
-def memory_row(format: str, context: int, *, values: dict[str, Any] | None = None, **options: Any) -> Row:
-    return row("memory", format, context, memory_values(**(values or {})), **options)
+quality_row, speed_row, memory_row = _ok("quality"), _ok("speed"), _ok("memory")
 
 
 def sweep_rows(

@@ -86,18 +86,9 @@ class Simulation:
         """Left padding of the rows and tokens cached before this call, as the mask function is told."""
         self.pads, self.seen = pads, seen
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        *,
-        causal: bool,
-        **options: Any,
-    ) -> Tensor | None:
-        """Attention of one layer, `[B, Hq, Q, Dv]`; None where the layer is not quantized."""
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
+        """Attention of one layer, `[B, Hq, Q, Dv]`; None where the layer is not quantized. `options` are
+        those of the engines."""
         if isinstance(key, KVHandle) or isinstance(value, KVHandle):
             raise QuantKVError(
                 "simulate() stands in for a quantized cache: call the model with a plain cache or none"
@@ -116,17 +107,15 @@ class Simulation:
             _Kept.make(tensor, x, self, offset)
             for tensor, x in zip(self.layers[layer], (key, value), strict=True)
         )
-        exact = max(0, self._exact_queries() - offset)
+        exact, mask = max(0, self._exact_queries() - offset), options["mask"]
         parts = []
         if exact:
-            parts.append(_plain(query[:, :, :exact], key, value, mask, offset, causal, options))
+            parts.append(_plain(query[:, :, :exact], key, value, offset, options))
         step = max(8, BLOCK_SCORES // (query.shape[0] * query.shape[1] * key.shape[2]))
         for start in range(min(exact, query.shape[2]), query.shape[2], step):
             stop = min(start + step, query.shape[2])
-            part = None if mask is None else mask[:, :, start:stop]
-            parts.append(
-                _mixed(query[:, :, start:stop], keys, values, part, (start, stop, offset), causal, options)
-            )
+            part = options | {"mask": None if mask is None else mask[:, :, start:stop]}
+            parts.append(_mixed(query[:, :, start:stop], keys, values, (start, stop, offset), part))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
     def bounds(self, window: Window, queries: range) -> Tensor:
@@ -189,34 +178,19 @@ class _Kept:
         return first, exact[:, None, None].to(self.exact.device)
 
 
-def _plain(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    offset: int,
-    causal: bool,
-    options: dict[str, Any],
-) -> Tensor:
+def _plain(query: Tensor, key: Tensor, value: Tensor, offset: int, options: dict[str, Any]) -> Tensor:
     """The first call: exact attention, as the model computes it without a cache."""
-    stop = offset + query.shape[2]
+    stop, mask = offset + query.shape[2], options["mask"]
     mask = None if mask is None else mask[:, :, : query.shape[2], :stop]
     key, value = key[:, :, :stop], value[:, :, :stop]
     if offset == 0 and options["softcap"] is None and options["sink_logits"] is None:
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, scale=options["scaling"], enable_gqa=True
-        )
-    return attend(query, PlainReadable(key), PlainReadable(value), mask=mask, causal=causal, **options)
+        same = {"is_causal": options["causal"], "scale": options["scaling"], "enable_gqa": True}
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **same)
+    return attend(query, PlainReadable(key), PlainReadable(value), **(options | {"mask": mask}))
 
 
 def _mixed(
-    query: Tensor,
-    key: _Kept,
-    value: _Kept,
-    mask: Tensor | None,
-    span: tuple[int, int, int],
-    causal: bool,
-    options: dict[str, Any],
+    query: Tensor, key: _Kept, value: _Kept, span: tuple[int, int, int], options: dict[str, Any]
 ) -> Tensor:
     """Queries `[start, stop)` of a call at `offset`, each with its own split into decoded and exact keys
     and values."""
@@ -235,8 +209,9 @@ def _mixed(
     scores[..., first:] = torch.where(exact, precise, scores[..., first:])
     if options["softcap"] is not None:
         scores = torch.tanh(scores / options["softcap"]) * options["softcap"]
+    mask = options["mask"]
     scores = hide(scores, None if mask is None else mask[..., :end], False, 0, end)
-    if causal:
+    if options["causal"]:
         scores = scores.masked_fill(
             torch.ones(length, end, dtype=torch.bool, device=q.device).triu(end - length + 1), float("-inf")
         )

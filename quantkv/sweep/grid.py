@@ -127,15 +127,8 @@ def _quality(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
         fixed = {"text": text.label, "prefill": prefill, "score": protocol.score}
         fixed |= {"windows": protocol.windows, "bos": protocol.bos}
         for label, spec in formats(sweep):
-            yield Cell(
-                kind="quality",
-                model=model,
-                label=label,
-                spec=spec,
-                context=context,
-                seed=seed,
-                protocol=fixed,
-            )
+            place: dict[str, Any] = {"model": model, "context": context, "seed": seed}
+            yield Cell(kind="quality", label=label, spec=spec, protocol=fixed, **place)
 
 
 def _speed(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
@@ -156,16 +149,8 @@ def _arms(
     """``DynamicCache`` and every format; a seed changes neither bytes nor time, so all seeds share a cell."""
     arms: list[tuple[str, CacheSpec | None]] = [(BASELINE, None), *wanted]
     for context, batch, (label, spec) in itertools.product(sweep.contexts, sweep.batch_sizes, arms):
-        yield Cell(
-            kind=kind,
-            model=model,
-            label=label,
-            spec=spec,
-            context=context,
-            batch=batch,
-            seed=sweep.seeds[0],
-            protocol=protocol,
-        )
+        place: dict[str, Any] = {"model": model, "context": context, "batch": batch, "seed": sweep.seeds[0]}
+        yield Cell(kind=kind, label=label, spec=spec, protocol=protocol, **place)
 
 
 def _distinct(cells: Iterable[Cell]) -> list[Cell]:
