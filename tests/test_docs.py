@@ -27,4 +27,7 @@ def test_the_example_codec_passes_the_contract_suite(monkeypatch: pytest.MonkeyP
 @pytest.mark.real
 def test_the_readme_runs(smollm2: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("README.md"), "README.md", "exec"), {})
+    scope: dict = {}
+    exec(compile(blocks("README.md"), "README.md", "exec"), scope)
+    assert f"{scope['cache'].effective_bits:.1f} bits per cached value" in blocks("README.md")
+    assert f"# {scope['prompt'].input_ids.shape[1]} tokens" in blocks("README.md")
