@@ -37,7 +37,11 @@ class QuantizedSlidingLayer(QuantizedLayer):
             raise UnsupportedError("a quantized sliding window has no prefill='final'")
         super().__init__(replace(spec, sinks=0), pads=pads)
         self.sliding_window = sliding_window
-        self._sliding_window_tensor = torch.tensor(sliding_window)
+
+    @property
+    def _sliding_window_tensor(self) -> Tensor:
+        """What iterating over a cache gives as third; made on demand, as `nbytes` would miss its bytes."""
+        return torch.tensor(self.sliding_window)
 
     def lazy_initialization(
         self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None
