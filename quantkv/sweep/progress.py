@@ -96,9 +96,9 @@ class Display:
         return escape(f"[{self._done}/{self._total}]")
 
     def _left(self) -> str:
-        """Empty before anything is known, a lower bound until a cell of every kind to come has finished."""
+        """Empty below half a second and before anything is known, a lower bound until a cell of every kind to come has finished."""
         seconds, whole = self.forecast.left((cell.kind, cell.context) for cell in self._open.values())
-        return f"{'about' if whole else 'at least'} {duration(seconds)} left" if seconds else ""
+        return f"{'about' if whole else 'at least'} {duration(seconds)} left" if seconds >= 0.5 else ""
 
     def _make_bar(self) -> Progress:
         columns = (
