@@ -96,7 +96,7 @@ class Display:
         return escape(f"[{self._done}/{self._total}]")
 
     def _left(self) -> str:
-        """Empty below half a second and before anything is known, a lower bound until a cell of every kind to come has finished."""
+        """Empty while nothing worth saying is known, a lower bound until cells of all kinds have finished."""
         seconds, whole = self.forecast.left((cell.kind, cell.context) for cell in self._open.values())
         return f"{'about' if whole else 'at least'} {duration(seconds)} left" if seconds >= 0.5 else ""
 
