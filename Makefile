@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep report bench support test test-oldest lint format clean distclean
+.PHONY: help setup sweep report bench support test test-oldest native-check lint format clean distclean
 
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench        time attention, decoding and packing on this machine; JSON goes to BENCH ($(BENCH))"
 	@echo "make test         all tests in JOBS ($(JOBS)) processes; ARGS go to pytest"
 	@echo "make test-oldest  the cache tests on the oldest supported transformers"
+	@echo "make native-check  the kernels as plain programs, under the address and undefined-behaviour sanitizers"
 	@echo "make support      docs/support.md: which model families are served, found by running them"
 	@echo "make lint         ruff and mypy;  make format  lets ruff rewrite"
 	@echo "make clean        caches;  make distclean  the virtual environments too"
@@ -55,6 +56,11 @@ bench: $(VENV)/.ready
 
 support: $(VENV)/.ready
 	$(BIN)/python -m quantkv.architectures > docs/support.md
+
+native-check: $(VENV)/.dev
+	$(BIN)/cmake -S native/tests -B build/check -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DQUANTKV_SANITIZE=address,undefined
+	$(BIN)/cmake --build build/check
+	$(BIN)/ctest --test-dir build/check --output-on-failure
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,13 +1,14 @@
 # The kernels, once per instruction set: one source, compiled with other flags into a namespace of its own and
 # chosen at run time. On other processors than x86-64 there is the platform's default alone.
 find_package(Threads REQUIRED)
+set(QUANTKV_KERNELS "${CMAKE_CURRENT_LIST_DIR}/src")
 
 add_library(quantkv_kernels STATIC
-  "${CMAKE_CURRENT_LIST_DIR}/src/dispatch.cpp"
-  "${CMAKE_CURRENT_LIST_DIR}/src/dispatch_encode.cpp"
-  "${CMAKE_CURRENT_LIST_DIR}/src/threads.cpp")
+  "${QUANTKV_KERNELS}/dispatch.cpp"
+  "${QUANTKV_KERNELS}/dispatch_encode.cpp"
+  "${QUANTKV_KERNELS}/threads.cpp")
 set_target_properties(quantkv_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
-target_include_directories(quantkv_kernels PUBLIC "${CMAKE_CURRENT_LIST_DIR}/src")
+target_include_directories(quantkv_kernels PUBLIC "${QUANTKV_KERNELS}")
 target_link_libraries(quantkv_kernels PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -23,8 +24,8 @@ set(QUANTKV_FLAGS_encode -O3 -ffp-contract=off -fno-math-errno -fno-trapping-mat
 foreach(isa ${QUANTKV_ISAS})
   foreach(part attend encode)
     set(object quantkv_${part}_${isa})
-    add_library(${object} OBJECT "${CMAKE_CURRENT_LIST_DIR}/src/${part}.cpp")
-    target_include_directories(${object} PRIVATE "${CMAKE_CURRENT_LIST_DIR}/src")
+    add_library(${object} OBJECT "${QUANTKV_KERNELS}/${part}.cpp")
+    target_include_directories(${object} PRIVATE "${QUANTKV_KERNELS}")
     target_compile_definitions(${object} PRIVATE QUANTKV_ISA=${isa})
     target_compile_options(${object} PRIVATE ${QUANTKV_FLAGS_${part}} ${QUANTKV_EXTRA_FLAGS})
     if(NOT isa STREQUAL base)

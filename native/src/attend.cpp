@@ -112,7 +112,7 @@ double multiply_adds(int64_t rounds) {
   for (int i = 0; i < 12; ++i) acc[i] = splat(float(i));
   F16 a = splat(0.999f), b = splat(0.001f);
   for (int64_t n = 0; n < rounds; ++n) {
-#pragma GCC unroll 12
+QUANTKV_UNROLL(12)
     for (int i = 0; i < 12; ++i) acc[i] = fma(acc[i], a, b);
   }
   F16 all = acc[0];
@@ -124,7 +124,7 @@ double sum_bytes(const uint8_t* p, int64_t bytes) {
   F16 acc[8];
   for (auto& x : acc) x = splat(0.0f);
   for (int64_t at = 0; at + 512 <= bytes; at += 512) {
-#pragma GCC unroll 8
+QUANTKV_UNROLL(8)
     for (int i = 0; i < 8; ++i) acc[i] = acc[i] + load(reinterpret_cast<const float*>(p + at + i * 64));
   }
   for (int i = 1; i < 8; ++i) acc[0] = acc[0] + acc[i];

@@ -178,7 +178,7 @@ class Keys {
       if (how_ == lanes) {
         by_lanes(source, m, count, acc);
       } else {
-        Coefficients c(packed_query_.data() + m * dim_, dim_);
+        Coefficients c(packed_query_.data() + m * dim_, dim_, count);
         for (int v = 0; how_ == channels && v < 4; ++v) c.a[v] = folded_.data() + (v / shared_ * rows + m) * dim_;
         for (int i = 0; i < count * 4; ++i)
           acc[i] = splat(how_ == channels ? folded_zero_[(i % 4 / shared_) * rows + m + i / 4] : 0.0f);
@@ -192,7 +192,7 @@ class Keys {
   // Sums over each group of channels, scaled by their tokens' own scales.
   void by_lanes(const Source& source, int64_t m, int count, F16* out) const {
     const int64_t rows = rounded_up(queries_, QUERIES), run = f_.share_channels;
-    const Coefficients c(packed_query_.data() + m * dim_, dim_);
+    const Coefficients c(packed_query_.data() + m * dim_, dim_, count);
     for (int i = 0; i < count * 4; ++i) out[i] = splat(0);
     for (int64_t g = 0; g < groups_; ++g) {
       F16 acc[QUERIES * 4];

@@ -27,7 +27,7 @@ struct Plain {
   QUANTKV_INLINE void step(int row, int first, Use&& use) const {
     F16 x[NVP];
     const uint8_t* p = base + row * row_bytes + first * BYTES;
-#pragma GCC unroll 4
+QUANTKV_UNROLL(4)
     for (int v = 0; v < NVP; ++v) x[v] = READ(p + v * BYTES);
     use(row, x);
   }
@@ -63,12 +63,12 @@ struct Words {
   QUANTKV_INLINE void step(int row, int first, Use&& use) const {
     constexpr int PER0 = 32 / B0 / NV, PER1 = B1 ? 32 / B1 / NV : 1;
     U16 w0{}, w1{};
-#pragma GCC unroll 32
+QUANTKV_UNROLL(32)
     for (int r = 0; r < rows<NV>(); ++r) {
       if (r % PER0 == 0) w0 = load_words(p0 + int64_t((row + r) / PER0) * 64);
       if (B1 && r % PER1 == 0) w1 = load_words(p1 + int64_t((row + r) / PER1) * 64);
       F16 x[NVP];
-#pragma GCC unroll 4
+QUANTKV_UNROLL(4)
       for (int v = 0; v < NVP; ++v) {
         x[v] = lookup<B0>(t0, w0, B0 * (r % PER0 * NV + first + v));
         if (B1) x[v] = x[v] + lookup<(B1 ? B1 : 1)>(t1, w1, B1 * (r % PER1 * NV + first + v));

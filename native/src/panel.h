@@ -13,39 +13,46 @@ constexpr int QUERIES = 4;  // query rows that share one decoded vector
 struct Coefficients {
   const float* a[4];
   int64_t stride;
+  int queries;
 
-  Coefficients(const float* all, int64_t stride) : a{all, all, all, all}, stride(stride) {}
+  Coefficients(const float* all, int64_t stride, int queries)
+      : a{all, all, all, all}, stride(stride), queries(queries) {}
 };
 
 // Adds rows [r0, r1), multiples of the loader's step, to `acc` [M][NV].
 using PanelFn = void (*)(const Source&, const Coefficients&, int r0, int r1, F16* acc);
 
+// M query rows; 0 means as many as the coefficients say.
 template <class Loader, int M, int NV, int GV>
 void run_panel(const Source& source, const Coefficients& c, int r0, int r1, F16* out) {
   constexpr int NVP = NV < VECTORS ? NV : VECTORS;
   const Loader loader(source);
+  const int queries = M ? M : c.queries;
   for (int first = 0; first < NV; first += NVP) {
-    F16 acc[M][NVP];
-    for (int m = 0; m < M; ++m)
+    F16 acc[M ? M : QUERIES][NVP];
+    for (int m = 0; m < queries; ++m)
       for (int v = 0; v < NVP; ++v) acc[m][v] = out[m * NV + first + v];
     for (int row = r0; row < r1; row += Loader::template rows<NV>())
       loader.template step<NV, NVP>(row, first, [&](int r, const F16(&x)[NVP]) QUANTKV_LAMBDA {
-#pragma GCC unroll 4
+QUANTKV_UNROLL(4)
         for (int g = 0; g < NVP; g += GV < NVP ? GV : NVP)
-#pragma GCC unroll 4
-          for (int m = 0; m < M; ++m) {
+QUANTKV_UNROLL(4)
+          for (int m = 0; m < queries; ++m) {
             F16 a = splat(c.a[first + g][m * c.stride + r]);
-#pragma GCC unroll 4
+QUANTKV_UNROLL(4)
             for (int v = g; v < g + (GV < NVP ? GV : NVP); ++v) acc[m][v] = fma(a, x[v], acc[m][v]);
           }
       });
-    for (int m = 0; m < M; ++m)
+    for (int m = 0; m < queries; ++m)
       for (int v = 0; v < NVP; ++v) out[m * NV + first + v] = acc[m][v];
   }
 }
 
 template <class Loader, int NV, int GV>
 PanelFn for_queries(int m) {
+#if defined(QUANTKV_ROLLED)
+  return m ? run_panel<Loader, 0, NV, GV> : nullptr;
+#endif
   switch (m) {
     case 1: return run_panel<Loader, 1, NV, GV>;
     case 2: return run_panel<Loader, 2, NV, GV>;

@@ -14,6 +14,12 @@
 
 #define QUANTKV_INLINE inline __attribute__((always_inline))
 #define QUANTKV_LAMBDA __attribute__((always_inline))
+#define QUANTKV_PRAGMA(text) _Pragma(#text)
+#if defined(QUANTKV_ROLLED)  // compiles many times faster, for builds that need not be fast
+#define QUANTKV_UNROLL(n)
+#else
+#define QUANTKV_UNROLL(n) QUANTKV_PRAGMA(GCC unroll n)
+#endif
 
 namespace quantkv {
 namespace QUANTKV_ISA {

@@ -18,9 +18,9 @@ template <int BITS, int NV>
 QUANTKV_INLINE void gather_block(const uint8_t* src, int64_t stride, int shift, uint32_t* word) {
   constexpr int ROWS = 32 / BITS / NV;
   for (int l = 0; l < LANES; ++l) word[l] = 0;
-#pragma GCC unroll 32
+QUANTKV_UNROLL(32)
   for (int r = 0; r < ROWS; ++r)
-#pragma GCC unroll 4
+QUANTKV_UNROLL(4)
     for (int v = 0; v < NV; ++v)
       for (int l = 0; l < LANES; ++l)
         word[l] |= (uint32_t(src[r * stride + v * LANES + l]) >> shift & ((1u << BITS) - 1)) << (BITS * (r * NV + v));
@@ -107,12 +107,12 @@ static inline void transpose_block(const uint8_t* src, int64_t from, uint8_t* ds
   __m128i a[16], b[16];
   for (int i = 0; i < 16; ++i) a[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i * from));
   for (int step = 0; step < 4; ++step) {  // each step interleaves rows i and i + 8: four of them turn the index round
-#pragma GCC unroll 8
+QUANTKV_UNROLL(8)
     for (int i = 0; i < 8; ++i) {
       b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + 8]);
       b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + 8]);
     }
-#pragma GCC unroll 16
+QUANTKV_UNROLL(16)
     for (int i = 0; i < 16; ++i) a[i] = b[i];
   }
   for (int i = 0; i < 16; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i * to), a[i]);

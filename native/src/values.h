@@ -89,7 +89,7 @@ class Values {
 
   void exact_rows(Float type, const uint8_t* p, int64_t bytes, int64_t low, int64_t high) {
     for (int64_t m = 0; m < queries_; m += QUERIES) {
-      const Coefficients c(p_ + (m * stride_ + low - low_), stride_);
+      const Coefficients c(p_ + (m * stride_ + low - low_), stride_, count(m));
       for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
         const Panel panel = panel_at(f_, v);
         const Source source = plain_source(p + v * LANES * float_bytes(type), bytes);
@@ -123,7 +123,7 @@ class Values {
       for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
         const Panel panel = panel_at(f_, v);
         const int shared = panel.vectors < shared_ ? panel.vectors : shared_;
-        Coefficients c(weights_.data(), page_);
+        Coefficients c(weights_.data(), page_, count(m));
         for (int i = 0; i < panel.vectors; ++i) c.a[i] = &weights_[group_at(v + i) * QUERIES * page_];
         accumulate(codes_.source(record, head_, panel), panel, c, m, from / step_ * step_, rounded_up(to, step_), packed_sums_,
                    panel_for(kind_of(f_), count(m), panel.vectors, shared));
@@ -204,7 +204,7 @@ class Values {
 
   void channel_panel(const Source& source, const Panel& panel, int64_t m, int64_t from, int64_t to, const float* p) {
     const int n = count(m), width = panel.vectors;
-    const Coefficients c(weights_.data(), page_);
+    const Coefficients c(weights_.data(), page_, n);
     F16 acc[QUERIES * 4];
     for (int i = 0; i < n * width; ++i) acc[i] = splat(0);
     panel_for(kind_of(f_), n, width, 4)(source, c, int(from), int(to), acc);
@@ -229,7 +229,7 @@ class Values {
     for (int64_t m = 0; m < queries_; m += QUERIES)
       for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
         const Panel panel = panel_at(f_, v);
-        const Coefficients c(p + m * stride_, stride_);
+        const Coefficients c(p + m * stride_, stride_, count(m));
         accumulate(plain_source(base + v * LANES * 4, width * 4), panel, c, m, 0, to - from, packed_sums_,
                    for_shape<LoadF32>(count(m), panel.vectors, 4));
       }
