@@ -40,6 +40,7 @@ def check_codec(spec: str | CacheSpec) -> None:
         check_awkward_groups(codec)
         check_rows_are_independent(codec)
         check_store(tensor, replace(window, sinks=2, reserve=8), lanes)
+        check_kernel(tensor, replace(window, sinks=2, reserve=8), lanes)
     check_decode_exact(parsed)
 
 
@@ -124,6 +125,21 @@ def _filled(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor, calls: 
         )
         assert store.nbytes == predicted, f"{store.nbytes} bytes held, {predicted} predicted"
     return store
+
+
+def check_kernel(tensor: TensorSpec, window: Window, lanes: Lanes) -> None:
+    """Where the codec tells native kernels how to read its fields, they read what `decode` gives."""
+    x = torch.randn(2, HEADS, 192, HEAD_DIM)
+    stores = [
+        TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device, lanes=lanes)
+        for _ in range(2)
+    ]
+    stores[1].pages.format = None  # the codec's own encode and decode
+    reads = []
+    for store in stores:
+        store.append(x)
+        reads.append(store.view().read(0, 192))
+    assert torch.allclose(*reads, rtol=1e-6, atol=0.0), "native kernels read other numbers than decode gives"
 
 
 def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> None:
