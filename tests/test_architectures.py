@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from quantkv.architectures import INTRODUCTION, Support, examine, markdown
+from quantkv.modes import Seen
 
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
 SAMPLE = {
     "llama": "fused", "qwen2": "fused", "qwen3_moe": "fused", "gemma2": "fused", "gemma3_text": "fused",
-    "gpt_oss": "fused", "mistral": "fused", "phi3": "fused", "gpt2": "fused", "opt": "fused",
-    "bloom": "decoding",
-    "deepseek_v3": "decoding", "diffllama": "decoding", "qwen3_next": "fused, partly", "mamba": "exact only",
+    "gpt_oss": "fused", "mistral": "fused", "phi3": "fused", "gpt2": "fused", "opt": "fused", "gptj": "fused",
+    "cohere2": "fused", "olmo2": "fused", "llama4_text": "fused", "bert": "fused", "whisper": "fused",
+    "lfm2": "fused", "bloom": "decoding", "gpt_neo": "decoding", "mpt": "decoding", "xglm": "decoding",
+    "deepseek_v3": "decoding", "glm4_moe_lite": "decoding", "diffllama": "decoding", "trocr": "decoding",
+    "jamba": "fused, partly", "qwen3_next": "fused, partly", "kimi_linear": "decoding, partly",
+    "mamba": "exact only", "openai-gpt": "not tried",
 }  # fmt: skip
+STATEFUL = {"prompt lookup", "assisted", "candidates"}
+"""What transformers itself cannot do where some layers keep a running state."""
 
 
 def test_the_page_begins_with_the_introduction() -> None:
@@ -26,7 +32,10 @@ def test_the_page_begins_with_the_introduction() -> None:
 def test_family_is_served_as_the_table_says(family: str) -> None:
     found = examine(family)
     assert found.status == SAMPLE[family], found
-    assert markdown([found]).splitlines()[-1] in PAGE.read_text().splitlines()
+    assert markdown([found]).splitlines()[2] in PAGE.read_text().splitlines()
+    if found.modes is not None:
+        assert not found.modes.unequal
+        assert set(found.modes.impossible) == (STATEFUL if "partly" in found.status else set())
 
 
 def test_a_family_that_transformers_cannot_run_says_why() -> None:
@@ -35,14 +44,25 @@ def test_a_family_that_transformers_cannot_run_says_why() -> None:
 
 
 def test_the_table_covers_forty_families_and_gives_reasons() -> None:
-    rows = re.findall(r"^\| (\S+) \| ([a-z, ]+) \| ([^|]+) \| ([^|]*) \|$", PAGE.read_text(), re.MULTILINE)
+    cells = r"^\| (\S+) \| ([a-z, ]+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|$"
+    rows = re.findall(cells, PAGE.read_text(), re.MULTILINE)
     served = [row for row in rows if row[1].startswith(("fused", "decoding"))]
     assert len(served) >= 40
     assert all(
-        reason.strip() for _, status, _, reason in rows if status in ("refused", "exact only", "not tried")
+        reason.strip() for _, status, _, _, reason in rows if status in ("refused", "exact only", "not tried")
     )
 
 
-def test_markdown_of_a_row() -> None:
-    row = Support("toy", "fused, partly", 1, 2, "one layer keeps its own")
-    assert markdown([row]).splitlines()[-1] == "| toy | fused, partly | 1 of 2 | one layer keeps its own |"
+def test_markdown_of_rows_and_what_is_missing() -> None:
+    modes = Seen(9, {"beams": "other tokens"}, {"assisted": "ValueError: not with state, such as Toy"})
+    rows = [
+        Support("toy", "fused, partly", 1, 2, "one layer keeps its own", modes),
+        Support("doll", "refused"),
+    ]
+    lines = markdown(rows).splitlines()
+    assert lines[2] == "| toy | fused, partly | 1 of 2 | 9 of 10 | one layer keeps its own |"
+    assert lines[3] == "| doll | refused | — | — |  |"
+    assert lines[4:] == [
+        "", "Not equal:", "", "- beams (other tokens): toy",
+        "", "Not by transformers itself:", "", "- assisted (ValueError: not with state): toy",
+    ]  # fmt: skip

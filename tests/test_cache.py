@@ -42,7 +42,7 @@ def test_specs_are_names_strings_or_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"), [("int4-hed", "token-all"), ("int9-head", "Codecs"), ("bits0", "Presets")]
+    ("spec", "message"), [("int4-hed", "token-all"), ("int9-head", "legal: 2, 3, 4"), ("bits0", "Presets")]
 )
 def test_wrong_specs_fail_at_construction(spec: str, message: str) -> None:
     with pytest.raises(QuantKVError, match=message):
@@ -54,7 +54,7 @@ def test_wrong_prefill_names_the_legal_ones() -> None:
         QuantizedCache(config(), SPEC, prefill="chunk")
 
 
-@pytest.mark.parametrize("head_dim", [40, 64, 80, 96, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize("sharing", ["token", "channel"])
 def test_head_widths_work_or_fail_at_construction(head_dim: int, group: int, sharing: str) -> None:
