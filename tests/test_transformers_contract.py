@@ -24,7 +24,7 @@ PAIRS = [
     (QuantizedLayer, CacheLayerMixin), (QuantizedLayer, DynamicLayer),
     (QuantizedSlidingLayer, DynamicSlidingWindowLayer), (QuantizedCache, Cache),
 ]  # fmt: skip
-SPEC = "int4-head+r8+f16+s2+k8"
+SPEC, LONG = "int4-head+r8+f16+s2+k8", "int4-head+r8+f16+s2+k64"
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=lambda c: c.__name__)
@@ -43,14 +43,14 @@ def test_every_call_that_fits_their_signature_fits_ours(ours: type, theirs: type
 def test_a_second_question_is_answered_as_if_it_were_the_first() -> None:
     model = with_attention(random_model("random-llama"), "quantkv")
     context, questions = token_ids(1, 120), [token_ids(1, 30, seed=s) for s in (2, 3)]
-    cache, answers = QuantizedCache(model.config, SPEC + "+k64"), []
+    cache, answers = QuantizedCache(model.config, LONG), []
     with torch.no_grad():
         logits_in_calls(model, context, cache, [120])
         for question in questions:
             answers.append(logits_in_calls(model, question, cache, [10, *[1] * 20]))
             cache.truncate(120)
         for question, answer in zip(questions, answers, strict=True):
-            fresh = QuantizedCache(model.config, SPEC + "+k64")
+            fresh = QuantizedCache(model.config, LONG)
             logits_in_calls(model, context, fresh, [120])
             assert torch.equal(logits_in_calls(model, question, fresh, [10, *[1] * 20]), answer)
 
@@ -75,12 +75,12 @@ class CountOperations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("text", [SPEC, f"int3-channel@g16+{SPEC[-12:]}", f"fp8-e4m3+{SPEC[-12:]}", "fp16"])
+@pytest.mark.parametrize("text", [SPEC, "int3-channel@g16+r8+f16", "fp8-e4m3+r8", "fp16"])
 def test_a_step_costs_no_more_operations_late_than_early(text: str, tiny_llama: Any) -> None:
     cache, most = QuantizedCache(tiny_llama.config, text), []
     x, query = torch.randn(1, 2, 1, 32), torch.randn(1, 4, 1, 32)
     cache.update(x, x, 0)
-    for step in range(1000):
+    for _ in range(1000):
         with torch.no_grad(), CountOperations() as operations:
             keys, values = cache.update(x, x, 0)
             attend(query, keys.kv, values.kv, causal=True)
@@ -88,7 +88,7 @@ def test_a_step_costs_no_more_operations_late_than_early(text: str, tiny_llama: 
     assert max(most[900:]) <= max(most[:200]) and sum(most[800:]) <= 1.05 * sum(most[200:400])
 
 
-BLOCKED = ("quantkv._native", "gguf", "datasets", "matplotlib", "accelerate.big_modeling", "triton", "numba")
+BLOCKED = ("quantkv._native", "datasets", "matplotlib", "triton", "numba", "hqq", "optimum")
 
 
 def test_import_and_a_cache_need_nothing_optional() -> None:
