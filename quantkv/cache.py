@@ -55,19 +55,19 @@ class QuantizedCache(DynamicCache):
         self.spec.check_layers(len(self.layers))
         self._pads: list[int] | None = None
         self._reasons: dict[int, str] = {}
-        shape = _kv_shape(config)
         for index, layer in enumerate(self.layers):
-            self._replace(index, layer, shape)
+            self._replace(index, layer)
         if not self.quantized_layers:
             kinds = sorted(set(self._reasons.values()))
             raise UnsupportedError(f"{self.spec.name} applies to no layer of this model: {'; '.join(kinds)}")
 
-    def _replace(self, index: int, layer: Any, shape: tuple[int, int] | None) -> None:
+    def _replace(self, index: int, layer: Any) -> None:
         spec = self.spec.for_layer(index, len(self.layers))
         slides = type(layer) is DynamicSlidingWindowLayer
         if type(layer) is not DynamicLayer and not (slides and spec.sliding):
             self._reasons[index] = _why_exact(layer)
             return
+        shape = _kv_shape(self.config, index)
         for tensor, lanes in ((spec.key, KEY_LANES), (spec.value, VALUE_LANES)):
             if shape is not None:
                 page_layout(tensor.build(), *shape, torch.float32, lanes)
@@ -280,9 +280,12 @@ def cache_argument(model: PreTrainedModel) -> str:
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
-def _kv_shape(config: PreTrainedConfig) -> tuple[int, int] | None:
-    """(num_key_value_heads, head_dim) as the text config states them, None where it has no such numbers."""
+def _kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
+    """(num_key_value_heads, head_dim) as the text config states them for a layer, None where it has no such
+    numbers."""
     text = config.get_text_config(decoder=True)
+    if getattr(text, "is_heterogeneous", False):
+        text = text.per_layer_config[layer]
     heads = getattr(text, "num_attention_heads", None)
     if not isinstance(heads, int):
         return None

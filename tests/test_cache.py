@@ -9,6 +9,7 @@ import torch
 from default_specs import COMBINATIONS, DEFAULT_SPECS
 from runs import IMPLEMENTATIONS, logits_in_calls, plain_cache, token_ids, with_attention
 from transformers import DynamicCache, LlamaConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, native, parse_spec
@@ -80,6 +81,20 @@ def test_head_widths_work_or_fail_at_construction(head_dim: int, group: int, sha
             keys, values = cache.update(x[:, :, :1], x[:, :, :1], 0)
         assert keys.shape == values.shape == (rows, heads, length + group + 1, head_dim)
         assert (keys[:, :, :length] - x).abs().max() < 1.0 and cache.nbytes == cache.predicted_nbytes()
+
+
+def test_layers_may_differ_in_head_width() -> None:
+    if "gemma4_text" not in CONFIG_MAPPING:
+        pytest.skip("this transformers has no model whose layers differ")
+    from quantkv.architectures import tiny_model
+
+    model = tiny_model("gemma4_text")
+    cache = QuantizedCache(model.config, "int4-head+r8+f16+sliding")
+    model(token_ids(1, 60, vocab=100), **{cache_argument(model): cache})
+    assert [store.head_dim for layer in cache.layers for store in layer.stores] == [16, 16, 32, 32]
+    assert cache.nbytes == cache.predicted_nbytes()
+    with pytest.raises(QuantKVError, match="16"):
+        QuantizedCache(model.config, "int4-token@g32+r8+f16+sliding")
 
 
 @pytest.mark.parametrize("text", [t for t in COMBINATIONS if t.startswith("int4")])
