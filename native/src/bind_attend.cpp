@@ -6,6 +6,10 @@
 
 #include <optional>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "attend.h"
 #include "bind.h"
 
@@ -97,6 +101,16 @@ static void attend(const Pages& keys, const ExactTuple& exact_keys, const Pages&
   run(r);
 }
 
+// A wish; the system may not know it.
+static void want_huge_pages(int64_t address, int64_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  const int64_t page = 4096, first = (address + page - 1) / page * page, last = (address + bytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), size_t(last - first), MADV_HUGEPAGE);
+#else
+  (void)address, (void)bytes;
+#endif
+}
+
 void bind_attend(nb::module_& m) {
   nb::class_<Pages>(m, "Pages").def(nb::init<const Format&>(), "format"_a).def("set", &Pages::set, "rows"_a);
   m.def("attend", &attend, "keys"_a, "exact_keys"_a, "values"_a, "exact_values"_a, "pads"_a, "start"_a, "stop"_a, "query"_a,
@@ -104,6 +118,7 @@ void bind_attend(nb::module_& m) {
         "mask_is_bool"_a, "mask_strides"_a, "sink_logits"_a, "out"_a, "threads"_a, "isa"_a = nb::none(),
         "packed_query"_a = 0, "packed_query_strides"_a = Numbers(), "packed_bias"_a = 0, "out_packed"_a = 0,
         "packed_mass"_a = 0);
+  m.def("want_huge_pages", &want_huge_pages, "address"_a, "bytes"_a);
   m.def("usable_isas", [] {
     std::vector<std::string> names;
     for (const char* name : usable_isas()) names.emplace_back(name);

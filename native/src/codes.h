@@ -17,7 +17,11 @@ class Codes {
         tables_[i][c] = f.code == Code::table && f.bits <= 4 ? f.table[size_t(code)] : float(code);
       }
       shift += f.planes[i].bits;
+      const int rows = f.lanes_are_tokens ? f.head_dim : f.page_tokens;
+      four_[i] = panel_bytes({rows, 4, 0}, f.planes[i].bits);
+      two_[i] = panel_bytes({rows, 2, 0}, f.planes[i].bits);
     }
+    meta_heads_ = f.all_heads || !f.has_scale ? 0 : int64_t(f.page_tokens / f.share_tokens) * groups_of(f);
   }
 
   // Whether a loader can read runs of `rows` rows whose coefficients change after so many.
@@ -25,11 +29,26 @@ class Codes {
     return panel_for(kind_of(f_), 1, vectors, 4) && rows % panel_step(f_, vectors) == 0;
   }
 
-  Source source(const uint8_t* record, int head, const Panel& panel) const {
+  // Where the first scale of (head, entry) lies, counted in metadata elements.
+  int64_t meta_at(int head, int64_t entry, int64_t groups) const { return head * meta_heads_ + entry * groups; }
+
+  // Fetch a head's scales and zeros of the page to be read next.
+  void prefetch_scales(const uint8_t* next, int head) const {
+    const int64_t bytes = meta_heads_ * float_bytes(f_.meta), at = head * bytes;
+    for (int64_t line = 0; line < bytes; line += 64) {
+      prefetch(next + f_.scale_at + at + line);
+      if (f_.has_zero) prefetch(next + f_.zero_at + at + line);
+    }
+  }
+
+  // A panel of one head; `next` is the page to be read after this one.
+  Source source(const uint8_t* record, const uint8_t* next, int head, const Panel& panel) const {
     Source s{};
     for (size_t i = 0; i < f_.planes.size() && i < MAX_PLANES; ++i) {
       const Plane& plane = f_.planes[i];
-      s.plane[i] = record + plane.offset + head * plane.head_bytes + panel_offset(panel, plane.bits);
+      s.plane[i] = record + plane.offset + head * plane.head_bytes + panel.first_vector / 4 * four_[i] +
+                   panel.first_vector % 4 / 2 * two_[i];
+      s.ahead[i] = next - record;
       s.table[i] = tables_[i];
     }
     s.row_bytes = int64_t(panel.vectors) * LANES * f_.planes[0].bits / 8;
@@ -39,6 +58,8 @@ class Codes {
  private:
   const Format& f_;
   float tables_[MAX_PLANES][16] = {};
+  int64_t four_[MAX_PLANES] = {}, two_[MAX_PLANES] = {};  // bytes of a panel of so many vectors
+  int64_t meta_heads_ = 0;                                // scales of one head
 };
 
 // A panel of plain floats at `p`, rows `row_bytes` apart.

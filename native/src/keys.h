@@ -79,16 +79,20 @@ class Keys {
 
   void packed(int64_t begin, int64_t end, int64_t position) {
     const auto& pages = (*r_.key.pages)[size_t(row_)];
-    for (int64_t token = begin / TILE * TILE; token < end; token += TILE) {
-      const uint8_t* record = pages[size_t(token / f_.page_tokens)];
-      prepare(record, int(token % f_.page_tokens));
+    int page = int(begin) / f_.page_tokens, inside = int(begin) % f_.page_tokens / TILE * TILE;
+    for (int64_t token = begin / TILE * TILE; token < end; token += TILE, inside += TILE) {
+      if (inside == f_.page_tokens) ++page, inside = 0;
+      const uint8_t* record = pages[size_t(page)];
+      next_ = size_t(page) + 1 < pages.size() ? pages[size_t(page) + 1] : record;
+      if (inside == 0) codes_.prefetch_scales(next_, head_);
+      prepare(record, inside);
       const int64_t from = token < begin ? begin - token : 0, until = least(TILE, end - token);
       float* to = scores_ + (position + token + from - begin - low_);
       if (until - from == TILE) {
-        tile(record, int(token % f_.page_tokens), to, stride_);
+        tile(record, inside, to, stride_);
         continue;
       }
-      tile(record, int(token % f_.page_tokens), part_.data(), TILE);
+      tile(record, inside, part_.data(), TILE);
       for (int64_t m = 0; m < queries_; ++m)
         std::memcpy(to + m * stride_, &part_[m * TILE + from], size_t(until - from) * sizeof(float));
     }
@@ -130,7 +134,7 @@ class Keys {
       for (int c = 0; c < f_.head_dim; ++c)
         for (int t = 0; t < TILE; ++t) decoded_[c * TILE + t] = element(f_, record, head_, token + t, c);
     for (int g = 0; how_ == channels && g < 4 / shared_; ++g) {
-      int64_t entry = (token + g * shared_ * LANES) / f_.share_tokens;
+      int entry = (token + g * shared_ * LANES) / f_.share_tokens;
       if (folded_from_[g] == record && folded_entry_[g] == entry) continue;
       fold(g, record, entry);
       folded_from_[g] = record;
@@ -140,10 +144,10 @@ class Keys {
 
   // Scale and zero of each of the 64 tokens, for each group of channels.
   void spread_lanes(const uint8_t* record, int token) {
-    const int64_t first = token / f_.share_tokens, last = (token + TILE - 1) / f_.share_tokens, n = (last - first + 1) * groups_;
+    const int first = token / f_.share_tokens, last = (token + TILE - 1) / f_.share_tokens, n = (last - first + 1) * int(groups_);
     const bool plain = groups_ == 1 && f_.share_tokens == 1;
     float *scale = plain ? lane_scale_.data() : meta_.data(), *zero = plain ? lane_zero_.data() : meta_.data() + groups_ * TILE;
-    scales_of(f_, record, meta_index(f_, head_, first), n, scale, zero);
+    scales_of(f_, record, codes_.meta_at(head_, first, groups_), n, scale, zero);
     for (int64_t t = 0; !plain && t < TILE; ++t)
       for (int64_t g = 0, e = ((token + t) / f_.share_tokens - first) * groups_; g < groups_; ++g) {
         lane_scale_[g * TILE + t] = scale[e + g];
@@ -154,7 +158,7 @@ class Keys {
   // The queries times one entry's channel scales, and their products with its zeros.
   void fold(int group, const uint8_t* record, int64_t entry) {
     float *scale = meta_.data(), *zero = meta_.data() + dim_;
-    scales_of(f_, record, meta_index(f_, head_, entry), f_.head_dim, scale, zero);
+    scales_of(f_, record, codes_.meta_at(head_, entry, groups_), f_.head_dim, scale, zero);
     const int64_t rows = rounded_up(queries_, QUERIES);
     for (int64_t m = 0; m < queries_; ++m) {
       const float* q = packed_query_.data() + m * dim_;
@@ -171,7 +175,7 @@ class Keys {
   void tile(const uint8_t* record, int token, float* out, int64_t stride) const {
     const int64_t rows = rounded_up(queries_, QUERIES);
     const Source source = how_ == slow ? plain_source(decoded_.data(), TILE * 4)
-                                       : codes_.source(record, head_, Panel{f_.head_dim, 4, token / LANES});
+                                       : codes_.source(record, next_, head_, Panel{f_.head_dim, 4, token / LANES});
     for (int64_t m = 0; m < queries_; m += QUERIES) {
       const int count = int(least(QUERIES, queries_ - m));
       F16 acc[QUERIES * 4];
@@ -217,6 +221,7 @@ class Keys {
   float* scores_ = nullptr;
   int64_t stride_ = 0, low_ = 0;
   Buffer<float> query_, packed_query_, bias_, query_sums_, folded_, folded_zero_, lane_scale_, lane_zero_, meta_, line_, decoded_, part_;
+  const uint8_t* next_ = nullptr;  // the page after the one at hand
   const uint8_t* folded_from_[4] = {};
   int64_t folded_entry_[4] = {};
 };

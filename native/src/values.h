@@ -60,6 +60,8 @@ class Values {
     for (int64_t at = begin; at < end;) {
       const int64_t page = at / page_, stop = least(end, (page + 1) * page_);
       const uint8_t* record = pages[size_t(page)];
+      next_ = size_t(page) + 1 < pages.size() ? pages[size_t(page) + 1] : record;
+      codes_.prefetch_scales(next_, head_);
       const float* p = p_ + (position + at - begin - low_);
       if (mass_) add_mass(p, stop - at);
       rows(record, at - page * page_, stop - page * page_, p);
@@ -125,7 +127,7 @@ class Values {
         const int shared = panel.vectors < shared_ ? panel.vectors : shared_;
         Coefficients c(weights_.data(), page_, count(m));
         for (int i = 0; i < panel.vectors; ++i) c.a[i] = &weights_[group_at(v + i) * QUERIES * page_];
-        accumulate(codes_.source(record, head_, panel), panel, c, m, from / step_ * step_, rounded_up(to, step_), packed_sums_,
+        accumulate(codes_.source(record, next_, head_, panel), panel, c, m, from / step_ * step_, rounded_up(to, step_), packed_sums_,
                    panel_for(kind_of(f_), count(m), panel.vectors, shared));
       }
       if (how_ == tokens) add_zeros(m);
@@ -139,7 +141,7 @@ class Values {
     const int64_t share = f_.share_tokens, first = from / share, last = (to - 1) / share;
     const bool plain = groups_ == 1 && share == 1;
     float *scale = plain ? &scale_[from] : meta_.data(), *zero = plain ? &zero_[from] : meta_.data() + groups_ * page_;
-    scales_of(f_, record, meta_index(f_, head_, first), (last - first + 1) * groups_, scale, zero);
+    scales_of(f_, record, codes_.meta_at(head_, first, groups_), (last - first + 1) * groups_, scale, zero);
     for (int64_t t = from; !plain && t < to; ++t)
       for (int64_t g = 0, e = (t / share - first) * groups_; g < groups_; ++g) {
         scale_[g * page_ + t] = scale[e + g];
@@ -192,12 +194,12 @@ class Values {
     const int64_t share = f_.share_tokens;
     for (int64_t entry = from / share; entry * share < to; ++entry) {
       const int64_t low = entry * share > from ? entry * share : from, high = least((entry + 1) * share, to);
-      scales_of(f_, record, meta_index(f_, head_, entry), f_.head_dim, scale_.data(), zero_.data());
+      scales_of(f_, record, codes_.meta_at(head_, entry, groups_), f_.head_dim, scale_.data(), zero_.data());
       float p[QUERIES];
       for (int i = 0; i < count(m); ++i) p[i] = sum_of(&weights_[i * page_], low, high);
       for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
         const Panel panel = panel_at(f_, v);
-        channel_panel(codes_.source(record, head_, panel), panel, m, low / step_ * step_, rounded_up(high, step_), p);
+        channel_panel(codes_.source(record, next_, head_, panel), panel, m, low / step_ * step_, rounded_up(high, step_), p);
       }
     }
   }
@@ -216,8 +218,11 @@ class Values {
   }
 
   static float sum_of(const float* w, int64_t low, int64_t high) {
-    float total = 0.0f;
-    for (int64_t t = low; t < high; ++t) total += w[t];
+    F16 lanes = splat(0);
+    int64_t t = low;
+    for (; t + LANES <= high; t += LANES) lanes = lanes + load(w + t);
+    float total = sum(lanes);
+    for (; t < high; ++t) total += w[t];
     return total;
   }
 
@@ -245,6 +250,7 @@ class Values {
   int shared_ = 4;     // vectors that share probabilities
   int64_t step_ = 1;   // rows that the loaders of all panels can start at
   int row_ = 0, head_ = 0;
+  const uint8_t* next_ = nullptr;  // the page after the one at hand
   const float* p_ = nullptr;
   int64_t stride_ = 0, low_ = 0;
   float *sums_ = nullptr, *packed_sums_ = nullptr, *mass_ = nullptr;

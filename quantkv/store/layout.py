@@ -2,7 +2,7 @@
 as pure functions.
 
 A page is one fixed byte record of one layer and one row, keys and values apart. It holds as many tokens as
-make at least 4 KiB of data per head (the codec's group and 64 times a power of two), because smaller pieces
+make at least 4 KiB of data per head (the codec's group and 128 times a power of two), because smaller pieces
 read well below streaming speed.
 
 Fields with one element per head, token and channel are tiled (`tiles`), plane after plane; all others lie
@@ -23,8 +23,8 @@ from quantkv.policy import Window
 from quantkv.store.tiles import PLANES, Lanes, head_bytes, join_planes, split_planes, tile, untile
 
 PAGE_BYTES_PER_HEAD = 4096
-TOKEN_MULTIPLE = 64
-"""Whole panels of keys."""
+TOKEN_MULTIPLE = 128
+"""Whole panels of keys, and pieces of memory (scales and zeros too) that are not read one by one."""
 ALIGNMENT = 64
 """Planes and fields start at cache-line boundaries, so that kernels may load them aligned."""
 GROWTH = 8

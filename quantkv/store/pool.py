@@ -12,8 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from quantkv import native
 from quantkv.store.layout import PageLayout, next_slab_pages
 
+HUGE_SLAB = 1 << 23
+"""Slabs of so many bytes ask the system for large memory pages: a head's pieces lie far apart, and looking up
+where took a fifth of the time."""
 GONE = -1
 """The place of a page in a table once its tokens are out of reach."""
 
@@ -93,7 +97,10 @@ class PagePool:
     def _grow(self) -> None:
         total = len(self._refs)
         slots = self.unit * next_slab_pages(total // self.unit)
-        self.slabs.append(torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device))
+        slab = torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device)
+        if slab.nbytes >= HUGE_SLAB and self.device.type == "cpu" and native.kernels() is not None:
+            native.kernels().want_huge_pages(slab.data_ptr(), slab.nbytes)
+        self.slabs.append(slab)
         self._first.append(total)
         self._refs += [0] * slots
         self._free += range(total, total + slots)
