@@ -15,7 +15,8 @@ and on a `QuantizedCache`; their logits must agree. What the layers report decid
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -27,8 +28,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from quantkv.cache import QuantizedCache, cache_argument
 from quantkv.errors import UnsupportedError
 from quantkv.hooks import IMPLEMENTATION, register
+from quantkv.modes import MODES, Seen, compare_modes, error_line
 
-INTRODUCTION = """\
+INTRODUCTION = f"""\
 # Which models
 
 Made by `make support`: every causal language model of the installed transformers is built with two
@@ -40,7 +42,11 @@ single steps, a chunk of eight); their logits agree within 1e-4 of the largest.
   or changes keys and values after caching them (multi-head latent attention).
 - **partly**: some layers are quantized; the others stay exact, for the reason given.
 - **exact only**: no layer can be quantized; `QuantizedCache` says so when it is made.
-- **not tried**: transformers could not run the tiny model, for the reason given.
+- **not tried**: transformers could not run the tiny model on a `DynamicCache`, for the reason given.
+
+**Modes** tells in how many ways of generating the lossless cache gave the tokens of a `DynamicCache`
+(in float64, through the fused attention), of those that the family can do on a `DynamicCache` at all:
+{fill(", ".join(MODES) + ".", 100)} What is missing is listed below the table.
 
 Layers with a sliding window are packed here (`+sliding`); without it they stay exact. Encoder–decoder
 models (T5, BART) take `EncoderDecoderCache(QuantizedCache(config, spec), QuantizedCache(config,
@@ -49,6 +55,7 @@ share scales along tokens see it in the last group.
 
 """
 SPEC = "exact+r8+f4+s2+k8+sliding"
+MODES_SPEC = "exact+r8+f16+s2+k8+sliding"
 CALLS = (20, *[1] * 12, 8)
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit."""
@@ -79,11 +86,27 @@ _SMALL: dict[str, Any] = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
+    "is_decoder": True,
 }
 _OWN: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 8},
     "codegen": {"rotary_dim": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "bamba": {"attn_layer_indices": [1]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "nemotron_h": {"layer_types": ["linear_attention", "full_attention"]},
+    "gemma3n_text": {
+        "num_kv_shared_layers": 0,
+        "vocab_size_per_layer_input": 128,
+        "hidden_size_per_layer_input": 16,
+    },
+    "gemma4_text": {
+        "per_layer_config": {1: {"head_dim": 32}},
+        "vocab_size_per_layer_input": 128,
+        "hidden_size_per_layer_input": 16,
+    },
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "kimi_linear": {"linear_head_dim": 16, "linear_num_heads": 4},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "mamba_d_state": 8},
 }
 
@@ -97,6 +120,7 @@ class Support:
     quantized: int = 0
     layers: int = 0
     reason: str = ""
+    modes: Seen | None = None
 
 
 def survey(families: Iterable[str] | None = None) -> Iterator[Support]:
@@ -107,13 +131,20 @@ def survey(families: Iterable[str] | None = None) -> Iterator[Support]:
 
 
 def examine(family: str) -> Support:
-    """Run the family at tiny size on both caches."""
+    """Run the family at tiny size on both caches: a few calls, then every mode of generating."""
+    found = _run(family)
+    if not found.layers:
+        return found
+    return replace(found, modes=compare_modes(tiny_model(family), MODES_SPEC))
+
+
+def _run(family: str) -> Support:
     ids = torch.randint(3, 100, (1, sum(CALLS)), generator=torch.Generator().manual_seed(0))
     try:
         model = tiny_model(family)
         expected = _logits(model, ids, DynamicCache(config=model.config))
     except Exception as error:
-        return Support(family, "not tried", reason=_line(error))
+        return Support(family, "not tried", reason=error_line(error))
     try:
         cache = QuantizedCache(model.config, SPEC)
     except UnsupportedError as error:
@@ -122,12 +153,14 @@ def examine(family: str) -> Support:
         model.set_attn_implementation(IMPLEMENTATION)
         gap = (_logits(model, ids, cache) - expected).abs().max() / expected.abs().max()
     except Exception as error:
-        return Support(family, "refused", reason=_line(error))
+        return Support(family, "refused", reason=error_line(error))
     if not gap <= TOLERANCE:
         again = _logits(model, ids, DynamicCache(config=model.config))
         if not torch.allclose(again, expected):
             return Support(family, "not tried", reason="its own logits are not reproducible")
         return Support(family, "refused", reason=f"logits differ by {gap:.1e} of the largest")
+    if not any(layer.get_seq_length() for layer in cache.quantized_layers):
+        return Support(family, "not tried", reason="the model leaves the cache that it is given empty")
     return _served(family, cache)
 
 
@@ -136,12 +169,12 @@ def tiny_model(family: str) -> Any:
     it."""
     config_class = CONFIG_MAPPING[family]
     defaults = config_class()
-    small = {k: v for k, v in (_SMALL | _OWN.get(family, {})).items() if hasattr(defaults, k)}
+    small = {k: v for k, v in (_SMALL | _OWN.get(family, {})).items() if _settable(defaults, k)}
     if "kv_lora_rank" in small:  # latent attention: every head its own keys, rotary part as wide as head_dim
         small |= {"num_key_value_heads": 4, "head_dim": small["qk_rope_head_dim"]}
     kinds = list(dict.fromkeys(getattr(defaults, "layer_types", None) or ()))
     if kinds:
-        small["layer_types"] = (kinds * 2)[:2]
+        small.setdefault("layer_types", (kinds * 2)[:2])
     try:
         config = config_class(**small)
     except Exception:
@@ -154,13 +187,45 @@ def tiny_model(family: str) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
+def _settable(config: Any, name: str) -> bool:
+    """Whether the config has the setting, as more than something it derives from others."""
+    derived = getattr(type(config), name, None)
+    if isinstance(derived, property) and derived.fset is None:
+        return False
+    try:
+        return hasattr(config, name)
+    except Exception:  # differs between layers
+        return True
+
+
 def markdown(rows: Iterable[Support]) -> str:
-    """The support table."""
-    lines = ["| family | cache | layers | why |", "| :--- | :--- | ---: | :--- |"]
+    """The support table, and below it the modes that are missing and why."""
+    rows = list(rows)
+    lines = ["| family | cache | layers | modes | why |", "| :--- | :--- | ---: | ---: | :--- |"]
     for row in rows:
         layers = f"{row.quantized} of {row.layers}" if row.layers else "—"
-        lines.append(f"| {row.family} | {row.status} | {layers} | {row.reason} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {row.family} | {row.status} | {layers} | {row.modes or '—'} | {row.reason} |")
+    return "\n".join([*lines, *_missing(rows)]) + "\n"
+
+
+def _missing(rows: Iterable[Support]) -> list[str]:
+    """Families by what they lack: first what the cache does wrong, then what transformers cannot do."""
+    lines: list[str] = []
+    for title, kind in (("Not equal:", "unequal"), ("Not by transformers itself:", "impossible")):
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            for what in _by_reason(getattr(row.modes, kind, {})):
+                found.setdefault(what, []).append(row.family)
+        if found:
+            lines += ["", title, "", *(f"- {what}: {', '.join(names)}" for what, names in found.items())]
+    return lines
+
+
+def _by_reason(modes: dict[str, str]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for mode, reason in modes.items():
+        reasons.setdefault(reason.partition(", such as")[0], []).append(mode)
+    return [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
 
 
 def _logits(model: Any, ids: Tensor, cache: Any) -> Tensor:
@@ -186,10 +251,6 @@ def _served(family: str, cache: QuantizedCache) -> Support:
     if len(exact):
         status += ", partly"
     return Support(family, status, cache.num_quantized_layers, len(cache.layers), "; ".join(reasons))
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".replace("\n", " ").replace("|", "/")[:140]
 
 
 if __name__ == "__main__":

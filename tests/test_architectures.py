@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from quantkv.architectures import INTRODUCTION, Support, examine, markdown
-from quantkv.modes import Seen
+from quantkv.modes import MODES, Seen
 
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
 SAMPLE = {
     "llama": "fused", "qwen2": "fused", "qwen3_moe": "fused", "gemma2": "fused", "gemma3_text": "fused",
     "gpt_oss": "fused", "mistral": "fused", "phi3": "fused", "gpt2": "fused", "opt": "fused", "gptj": "fused",
     "cohere2": "fused", "olmo2": "fused", "llama4_text": "fused", "bert": "fused", "whisper": "fused",
-    "lfm2": "fused", "bloom": "decoding", "gpt_neo": "decoding", "mpt": "decoding", "xglm": "decoding",
+    "lfm2": "fused", "gemma4_text": "fused", "bloom": "decoding", "gpt_neo": "decoding",
+    "falcon": "decoding", "xglm": "decoding",
     "deepseek_v3": "decoding", "glm4_moe_lite": "decoding", "diffllama": "decoding", "trocr": "decoding",
     "jamba": "fused, partly", "qwen3_next": "fused, partly", "kimi_linear": "decoding, partly",
     "mamba": "exact only", "openai-gpt": "not tried",
@@ -36,11 +37,12 @@ def test_family_is_served_as_the_table_says(family: str) -> None:
     if found.modes is not None:
         assert not found.modes.unequal
         assert set(found.modes.impossible) == (STATEFUL if "partly" in found.status else set())
+        assert found.modes.equal == len(MODES) - len(found.modes.impossible)
 
 
 def test_a_family_that_transformers_cannot_run_says_why() -> None:
     assert examine("reformer").status == "not tried"
-    assert "is_decoder" in examine("reformer").reason
+    assert "axial_pos_embds" in examine("reformer").reason
 
 
 def test_the_table_covers_forty_families_and_gives_reasons() -> None:
