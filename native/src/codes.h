@@ -62,6 +62,24 @@ class Codes {
   int64_t meta_heads_ = 0;                                // scales of one head
 };
 
+// [n][G] numbers to G runs of n, `stride` apart: a fixed G lets the compiler shuffle whole vectors.
+template <int G>
+static inline void transpose_fixed(const float* __restrict from, int64_t n, float* __restrict to, int64_t stride) {
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = from[G * i];
+    to[stride + i] = from[G * i + 1];
+    if (G == 4) to[2 * stride + i] = from[G * i + 2];
+    if (G == 4) to[3 * stride + i] = from[G * i + 3];
+  }
+}
+
+static inline void transpose(const float* from, int64_t n, int64_t groups, float* to, int64_t stride) {
+  if (groups == 2) return transpose_fixed<2>(from, n, to, stride);
+  if (groups == 4) return transpose_fixed<4>(from, n, to, stride);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t g = 0; g < groups; ++g) to[g * stride + i] = from[i * groups + g];
+}
+
 // A panel of plain floats at `p`, rows `row_bytes` apart.
 static inline Source plain_source(const void* p, int64_t row_bytes) {
   Source s{};

@@ -148,7 +148,12 @@ class Keys {
     const bool plain = groups_ == 1 && f_.share_tokens == 1;
     float *scale = plain ? lane_scale_.data() : meta_.data(), *zero = plain ? lane_zero_.data() : meta_.data() + groups_ * TILE;
     scales_of(f_, record, codes_.meta_at(head_, first, groups_), n, scale, zero);
-    for (int64_t t = 0; !plain && t < TILE; ++t)
+    if (plain) return;
+    if (f_.share_tokens == 1) {
+      transpose(scale, TILE, groups_, lane_scale_.data(), TILE);
+      return transpose(zero, TILE, groups_, lane_zero_.data(), TILE);
+    }
+    for (int64_t t = 0; t < TILE; ++t)
       for (int64_t g = 0, e = ((token + t) / f_.share_tokens - first) * groups_; g < groups_; ++g) {
         lane_scale_[g * TILE + t] = scale[e + g];
         lane_zero_[g * TILE + t] = zero[e + g];
@@ -184,8 +189,9 @@ class Keys {
       } else {
         Coefficients c(packed_query_.data() + m * dim_, dim_, count);
         for (int v = 0; how_ == channels && v < 4; ++v) c.a[v] = folded_.data() + (v / shared_ * rows + m) * dim_;
-        for (int i = 0; i < count * 4; ++i)
-          acc[i] = splat(how_ == channels ? folded_zero_[(i % 4 / shared_) * rows + m + i / 4] : 0.0f);
+        for (int v = 0; v < 4; ++v)
+          for (int i = 0; i < count; ++i)
+            acc[i * 4 + v] = splat(how_ == channels ? folded_zero_[v / shared_ * rows + m + i] : 0.0f);
         run_[count](source, c, 0, int(f_.head_dim), acc);
       }
       for (int i = 0; i < count * 4; ++i)

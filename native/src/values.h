@@ -107,9 +107,11 @@ class Values {
     const int n = count(m), width = panel.vectors;
     float* at = sums + m * vectors_ * LANES + panel.first_vector * LANES;
     F16 acc[QUERIES * 4];
-    for (int i = 0; i < n * width; ++i) acc[i] = load(at + i / width * vectors_ * LANES + i % width * LANES);
+    for (int i = 0; i < n; ++i)
+      for (int v = 0; v < width; ++v) acc[i * width + v] = load(at + (i * vectors_ + v) * LANES);
     run(s, c, int(from), int(to), acc);
-    for (int i = 0; i < n * width; ++i) store(at + i / width * vectors_ * LANES + i % width * LANES, acc[i]);
+    for (int i = 0; i < n; ++i)
+      for (int v = 0; v < width; ++v) store(at + (i * vectors_ + v) * LANES, acc[i * width + v]);
   }
 
   // Tokens [from, to) of a page, the probabilities of the first at p.
@@ -142,7 +144,12 @@ class Values {
     const bool plain = groups_ == 1 && share == 1;
     float *scale = plain ? &scale_[from] : meta_.data(), *zero = plain ? &zero_[from] : meta_.data() + groups_ * page_;
     scales_of(f_, record, codes_.meta_at(head_, first, groups_), (last - first + 1) * groups_, scale, zero);
-    for (int64_t t = from; !plain && t < to; ++t)
+    if (plain) return;
+    if (share == 1) {
+      transpose(scale, to - from, groups_, &scale_[from], page_);
+      return transpose(zero, to - from, groups_, &zero_[from], page_);
+    }
+    for (int64_t t = from; t < to; ++t)
       for (int64_t g = 0, e = (t / share - first) * groups_; g < groups_; ++g) {
         scale_[g * page_ + t] = scale[e + g];
         zero_[g * page_ + t] = zero[e + g];
@@ -210,10 +217,13 @@ class Values {
     F16 acc[QUERIES * 4];
     for (int i = 0; i < n * width; ++i) acc[i] = splat(0);
     panel_for(kind_of(f_), n, width, 4)(source, c, int(from), int(to), acc);
-    for (int i = 0; i < n * width; ++i) {
-      const int64_t lane = (panel.first_vector + i % width) * LANES;
-      float* at = packed_sums_ + (m + i / width) * vectors_ * LANES + lane;
-      store(at, fma(load(&scale_[lane]), acc[i], fma(load(&zero_[lane]), splat(p[i / width]), load(at))));
+    for (int v = 0; v < width; ++v) {
+      const int64_t lane = (panel.first_vector + v) * LANES;
+      const F16 scale = load(&scale_[lane]), zero = load(&zero_[lane]);
+      for (int i = 0; i < n; ++i) {
+        float* at = packed_sums_ + (m + i) * vectors_ * LANES + lane;
+        store(at, fma(scale, acc[i * width + v], fma(zero, splat(p[i]), load(at))));
+      }
     }
   }
 
