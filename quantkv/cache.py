@@ -67,7 +67,7 @@ class QuantizedCache(DynamicCache):
         if type(layer) is not DynamicLayer and not (slides and spec.sliding):
             self._reasons[index] = _why_exact(layer)
             return
-        shape = _kv_shape(self.config, index)
+        shape = kv_shape(self.config, index)
         for tensor, lanes in ((spec.key, KEY_LANES), (spec.value, VALUE_LANES)):
             if shape is not None:
                 page_layout(tensor.build(), *shape, torch.float32, lanes)
@@ -280,7 +280,7 @@ def cache_argument(model: PreTrainedModel) -> str:
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
-def _kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
+def kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
     """(num_key_value_heads, head_dim) as the text config states them for a layer, None where it has no such
     numbers."""
     text = config.get_text_config(decoder=True)

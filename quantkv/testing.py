@@ -135,11 +135,11 @@ def check_kernel(tensor: TensorSpec, window: Window, lanes: Lanes) -> None:
         for _ in range(2)
     ]
     stores[1].pages.format = None  # the codec's own encode and decode
-    reads = []
     for store in stores:
         store.append(x)
-        reads.append(store.view().read(0, 192))
-    assert torch.allclose(*reads, rtol=1e-6, atol=0.0), "native kernels read other numbers than decode gives"
+    by_kernel, by_codec = (store.view().read(0, 192) for store in stores)
+    same = torch.allclose(by_kernel, by_codec, rtol=1e-6, atol=0.0)
+    assert same, "native kernels read other numbers than decode gives"
 
 
 def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantkv.cache import QuantizedCache
+from quantkv.cache import QuantizedCache, kv_shape
 from quantkv.evaluation.arms import Result, effective
 from quantkv.evaluation.huggingface import fill
 from quantkv.evaluation.quality import Bits
@@ -52,14 +52,11 @@ def _nbytes(store: TensorStore, length: int) -> int:
 
 def bits_packed(model: Any, spec: CacheSpec) -> float:
     """Bits per value of full pages, averaged over layers so that per-layer overrides count."""
-    config = model.config.get_text_config()
-    layers = range(config.num_hidden_layers)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    each = [
-        spec.for_layer(layer, len(layers)).bits_packed(
-            head_dim=head_dim, num_key_value_heads=heads, dtype=model.dtype
-        )
-        for layer in layers
-    ]
+    count = model.config.get_text_config().num_hidden_layers
+    each = []
+    for layer in range(count):
+        shape = kv_shape(model.config, layer)
+        assert shape is not None, "a model with quantized layers states its heads"
+        packed = spec.for_layer(layer, count)
+        each.append(packed.bits_packed(num_key_value_heads=shape[0], head_dim=shape[1], dtype=model.dtype))
     return sum(each) / len(each)

@@ -84,13 +84,14 @@ def _fill(cache: Any, config: Any, context: int) -> tuple[int, int]:
     """Append ``context`` tokens of zeros to every layer; their bytes are those of any other tokens."""
     import torch
 
-    text = config.get_text_config()
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    zeros = torch.zeros(1, heads, context, head_dim)
+    from quantkv.cache import kv_shape
+
+    shape = (1, 1)
     for layer in range(len(cache.layers)):
+        shape = kv_shape(config, layer) or shape
+        zeros = torch.zeros(1, shape[0], context, shape[1])
         cache.update(zeros, zeros, layer)
-    return heads, head_dim
+    return shape
 
 
 def _frame_table(frame: Any) -> Table:
