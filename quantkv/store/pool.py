@@ -15,7 +15,7 @@ from torch import Tensor
 from quantkv import native
 from quantkv.store.layout import PageLayout, next_slab_pages
 
-HUGE_SLAB = 1 << 23
+HUGE_SLAB = 1 << 22
 """Slabs of so many bytes ask the system for large memory pages: a head's pieces lie far apart, and looking up
 where took a fifth of the time."""
 GONE = -1
