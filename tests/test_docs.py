@@ -29,5 +29,7 @@ def test_the_readme_runs(smollm2: object, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
     exec(compile(blocks("README.md"), "README.md", "exec"), scope)
-    assert f"{scope['cache'].effective_bits:.1f} bits per cached value" in blocks("README.md")
-    assert f"# {scope['prompt'].input_ids.shape[1]} tokens" in blocks("README.md")
+    assert "about 6.6 bits per cached value" in blocks("README.md")
+    assert "about 1830 tokens" in blocks("README.md")  # the text differs a little between Python versions
+    assert scope["cache"].effective_bits == pytest.approx(6.6, abs=0.1)
+    assert scope["prompt"].input_ids.shape[1] == pytest.approx(1830, abs=30)
