@@ -5,7 +5,6 @@ set(QUANTKV_KERNELS "${CMAKE_CURRENT_LIST_DIR}/src")
 
 add_library(quantkv_kernels STATIC
   "${QUANTKV_KERNELS}/dispatch.cpp"
-  "${QUANTKV_KERNELS}/dispatch_encode.cpp"
   "${QUANTKV_KERNELS}/threads.cpp")
 set_target_properties(quantkv_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
 target_include_directories(quantkv_kernels PUBLIC "${QUANTKV_KERNELS}")

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "attend.h"
+#include "encode.h"
 #include "threads.h"
 
 namespace quantkv {
@@ -10,6 +11,8 @@ namespace quantkv {
 #define QUANTKV_DECLARE(isa)                      \
   namespace isa {                                 \
   void attend(const Request&);                    \
+  void encode_request(const EncodeRequest&);      \
+  void decode_request(const DecodeRequest&);      \
   double multiply_adds(int64_t rounds);           \
   double sum_bytes(const uint8_t*, int64_t bytes); \
   }
@@ -27,11 +30,13 @@ struct Build {
   const char* name;
   bool usable;
   AttendFn attend;
+  EncodeFn encode;
+  DecodeFn decode;
   double (*multiply_adds)(int64_t);
   double (*sum_bytes)(const uint8_t*, int64_t);
 };
 
-#define QUANTKV_BUILD(isa, usable) {#isa, usable, isa::attend, isa::multiply_adds, isa::sum_bytes}
+#define QUANTKV_BUILD(isa, usable) {#isa, usable, isa::attend, isa::encode_request, isa::decode_request, isa::multiply_adds, isa::sum_bytes}
 
 // Best last.
 const std::vector<Build>& builds() {
@@ -74,6 +79,16 @@ const char* best_isa() { return usable_isas().back(); }
 AttendFn attend_for(const char* isa) {
   const Build* b = find(isa);
   return b ? b->attend : nullptr;
+}
+
+EncodeFn encode_for(const char* isa) {
+  const Build* b = find(isa ? isa : best_isa());
+  return b ? b->encode : nullptr;
+}
+
+DecodeFn decode_for(const char* isa) {
+  const Build* b = find(isa ? isa : best_isa());
+  return b ? b->decode : nullptr;
 }
 
 double peak_multiply_adds(const char* isa) {

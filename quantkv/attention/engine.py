@@ -22,12 +22,10 @@ def attend(
     *,
     mask: Tensor | None = None,
     causal: bool = False,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    sink_logits: Tensor | None = None,
+    **options: Any,
 ) -> Tensor:
-    """Attention of `query` `[B, Hq, Q, D]` over packed keys and values, as `reference.attend` defines it."""
-    options: dict[str, Any] = {"scaling": scaling, "softcap": softcap, "sink_logits": sink_logits}
+    """Attention of `query` `[B, Hq, Q, D]` over packed keys and values; arguments and result are those of
+    `reference.attend`."""
     if isinstance(key, (View, Since)) and isinstance(value, (View, Since)):
         out = native.attend(query, key, value, mask=mask, causal=causal, **options)
         if out is not None:

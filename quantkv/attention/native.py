@@ -20,15 +20,15 @@ def attend(
     key: View | Since,
     value: View | Since,
     *,
-    mask: Tensor | None,
-    causal: bool,
-    scaling: float | None,
-    softcap: float | None,
-    sink_logits: Tensor | None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
 ) -> Tensor | None:
     """Attention of `query` `[B, Hq, Q, D]`, as `[B, Hq, Q, Dv]`; None where the kernels cannot serve this
     call."""
-    start, keys, values = _from(key)[1], _from(key)[0], _from(value)[0]
+    (keys, start), (values, _) = _from(key), _from(value)
     _, q_heads, queries, head_dim = query.shape
     if queries > MOST_QUERIES or query.dtype not in native.FLOATS or not (_served(keys) and _served(values)):
         return None
