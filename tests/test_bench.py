@@ -298,11 +298,18 @@ def test_a_cache_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyP
     settings = DecodeSettings(
         model="random-llama", formats=("int4-head",), contexts=(40, 60), rounds=2, prefill=50
     )
-    report = bench_decode(settings)
+    said: list[str] = []
+    report = bench_decode(settings, finished=said.append)
     row = named(report["rows"], "quanto-int4", context=60)
     assert row["status"] == "failed" and row["reason"] == "not today"
     assert "quanto-int4 failed in prefill: not today" in report["flags"]
     assert "not today" in table.markdown(report)
+    assert [line.partition(", ms: dynamic ")[0] for line in said] == [
+        "40 cached tokens",
+        "60 cached tokens",
+        "prefill of 50 tokens",
+    ]
+    assert not any("quanto" in line for line in said)
 
 
 # encode

@@ -12,6 +12,7 @@ from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 app = typer.Typer(
     help="Time attention, decoding and packing beside what this machine can do at best.",
@@ -30,7 +31,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="print the table in M
 Heads = Annotated[int, typer.Option(help="key-value heads")]
 HeadDim = Annotated[int, typer.Option(help="channels of a head")]
 
-Measure = Callable[[Callable[[str], None]], dict[str, Any]]
+Measure = Callable[["Status"], dict[str, Any]]
 
 
 @app.command()
@@ -62,10 +63,10 @@ def attention(
         "seed": seed,
     }
 
-    def measure(progress: Callable[[str], None]) -> dict[str, Any]:
+    def measure(status: Status) -> dict[str, Any]:
         from quantkv.bench.attention import AttentionSettings, bench_attention
 
-        return bench_attention(AttentionSettings(**given), progress)
+        return bench_attention(AttentionSettings(**given), status.update)
 
     _run(measure, json_file, as_markdown)
 
@@ -103,10 +104,10 @@ def decode(
         "seed": seed,
     }
 
-    def measure(progress: Callable[[str], None]) -> dict[str, Any]:
+    def measure(status: Status) -> dict[str, Any]:
         from quantkv.bench.decode import DecodeSettings, bench_decode
 
-        return bench_decode(DecodeSettings(**given), progress)
+        return bench_decode(DecodeSettings(**given), status.update, status.console.print)
 
     _run(measure, json_file, as_markdown)
 
@@ -136,10 +137,10 @@ def encode(
         "seed": seed,
     }
 
-    def measure(progress: Callable[[str], None]) -> dict[str, Any]:
+    def measure(status: Status) -> dict[str, Any]:
         from quantkv.bench.encode import EncodeSettings, bench_encode
 
-        return bench_encode(EncodeSettings(**given), progress)
+        return bench_encode(EncodeSettings(**given), status.update)
 
     _run(measure, json_file, as_markdown)
 
@@ -162,7 +163,7 @@ def _run(measure: Measure, file: Path | None, as_markdown: bool) -> None:
 
     check_writable(file)
     with Console(stderr=True).status("starting") as status:
-        report = measure(status.update)
+        report = measure(status)
     _show(report, file, as_markdown, Console())
 
 

@@ -63,8 +63,10 @@ class DecodeSettings:
             raise QuantKVError(f"--fill must be one of {', '.join(FILLS)}, not {self.fill!r}")
 
 
-def bench_decode(settings: DecodeSettings, progress: Progress = quiet) -> dict[str, Any]:
-    """Time decoding at every context, then a prefill."""
+def bench_decode(
+    settings: DecodeSettings, progress: Progress = quiet, finished: Progress = quiet
+) -> dict[str, Any]:
+    """Time decoding at every context, then a prefill; `finished` is told the times of each as it is done."""
     from quantkv.models import load_model
 
     settings.check()
@@ -81,8 +83,11 @@ def bench_decode(settings: DecodeSettings, progress: Progress = quiet) -> dict[s
         before = probe.rates([settings.threads])
         for context in settings.contexts:
             bench.decode(context)
+            done = [row for row in bench.rows if row["context"] == context]
+            finished(in_short(f"{context} cached tokens", done))
         if settings.prefill:
             bench.prefill()
+            finished(in_short(f"prefill of {settings.prefill} tokens", bench.prefill_rows))
         limits = Limits(before, probe.rates([settings.threads]), probe.method)
         for row in (*bench.rows, *bench.prefill_rows):
             add_limit(row, limits, settings.threads)
@@ -203,6 +208,12 @@ class _Bench:
             self.flags.append(
                 f"{tokens} tokens are beyond the model's limit of {limit}: times alone mean anything"
             )
+
+
+def in_short(what: str, rows: Sequence[Row]) -> str:
+    """The medians of one race in a line."""
+    times = (f"{row['name']} {row['ms']['median']:.3g}" for row in rows if row["status"] == "ok")
+    return f"{what}, ms: {', '.join(times)}"
 
 
 @contextmanager
