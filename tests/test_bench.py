@@ -23,6 +23,7 @@ from quantkv.bench.rounds import Arm, ratios, take_turns, timed_row
 from quantkv.bench.work import ModelWork
 from quantkv.cli import app
 from quantkv.models import random_model
+from quantkv.peers import versions, worker
 from quantkv.spec_text import parse_spec
 
 STEADY = Limits(Rates({1: 10e9}, 20e9), Rates({1: 10.5e9}, 20e9), "native")
@@ -272,13 +273,9 @@ def test_the_work_of_a_model_is_its_matrices_and_its_attention() -> None:
 def test_stock_caches_run_or_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import DynamicCache
 
-    class Fake(stock.Stock):
-        def cache(self, config: Any) -> Any:
-            return DynamicCache(config=config)
-
-    here = Fake("quanto-int4", "quanto", "optimum-quanto", lambda: True, 0)
-    gone = Fake("hqq-int4", "hqq", "hqq", lambda: False, 1)
-    monkeypatch.setattr(stock, "stock_caches", lambda: [here, gone])
+    found = {"python": "3", "torch": "2", "transformers": "5", "optimum-quanto": "0.2", "hqq": None}
+    monkeypatch.setattr(versions, "versions", lambda peer: found)
+    monkeypatch.setattr(worker, "new_cache", lambda recipe, config: DynamicCache(config=config))
     settings = DecodeSettings(
         model="random-llama", formats=("int4-head",), contexts=(40,), rounds=2, prefill=0
     )
@@ -289,20 +286,19 @@ def test_stock_caches_run_or_are_said_to_be_missing(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cache_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(stock.Stock):
-        def cache(self, config: Any) -> Any:
-            raise ValueError("not today")
+    def broken(recipe: dict[str, Any], config: Any) -> Any:
+        raise RuntimeError("not today")
 
-    broken = Broken("quanto-int4", "quanto", "optimum-quanto", lambda: True, 0)
-    monkeypatch.setattr(stock, "stock_caches", lambda: [broken])
+    monkeypatch.setattr(stock, "NAMES", ("transformers-fp8",))
+    monkeypatch.setattr(worker, "new_cache", broken)
     settings = DecodeSettings(
         model="random-llama", formats=("int4-head",), contexts=(40, 60), rounds=2, prefill=50
     )
     said: list[str] = []
     report = bench_decode(settings, finished=said.append)
-    row = named(report["rows"], "quanto-int4", context=60)
-    assert row["status"] == "failed" and row["reason"] == "not today"
-    assert "quanto-int4 failed in prefill: not today" in report["flags"]
+    row = named(report["rows"], "transformers-fp8", context=60)
+    assert row["status"] == "failed" and row["reason"] == "RuntimeError: not today"
+    assert "transformers-fp8 failed in prefill: RuntimeError: not today" in report["flags"]
     assert "not today" in table.markdown(report)
     assert [line.partition(", ms: dynamic ")[0] for line in said] == [
         "40 cached tokens",

@@ -19,9 +19,9 @@ from typing import Any
 from torch import Tensor
 
 from quantkv.errors import UnsupportedError
-from quantkv.evaluation.arms import Format, Result, parse_format, spec_text
+from quantkv.evaluation.arms import Format, Result, check_local, is_function, parse_format, spec_text
 from quantkv.evaluation.orphan import lifeline
-from quantkv.spec import CacheSpec
+from quantkv.peers.peer import Peer
 
 PHASES = ("prefill", "decode")
 STDERR_LINES = 5
@@ -49,8 +49,10 @@ def memory_cell(
     (random ones when None). Raises WorkerError when the worker fails, is killed or takes too long.
     """
     parsed = parse_format(spec)
-    if callable(parsed) and not isinstance(parsed, CacheSpec):
+    if is_function(parsed):
         raise UnsupportedError("a plain function stores nothing: it has a quality but no memory")
+    if isinstance(parsed, Peer):
+        check_local(parsed)
     job = {
         "model": {name: _plain_option(value) for name, value in model_options.items()},
         "spec": spec_text(parsed),

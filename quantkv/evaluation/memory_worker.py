@@ -13,10 +13,11 @@ from transformers import DynamicCache
 
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import timing
-from quantkv.evaluation.arms import BASELINE, Result, effective, parse_format
+from quantkv.evaluation.arms import BASELINE, Result, attention_of, effective, new_cache, parse_format
 from quantkv.evaluation.orphan import end_with_parent
 from quantkv.evaluation.peaks import Counter, counter, release_memory
 from quantkv.evaluation.speed import feed_tokens
+from quantkv.peers.worker import live_bytes
 
 SMALL_SHARE, SMALL_SAVING, MAX_MISMATCH = 0.05, 0.05, 0.05
 WARM_UP_TOKENS = 32
@@ -43,9 +44,9 @@ def measure(job: dict[str, Any]) -> dict[str, Result]:
     hf.check_length(model, context + steps)
     feed = feed_tokens(_ids(job, model), batch, context + steps).to(model.device)
     spec = parse_format(job["spec"])
-    attn = hf.stock_attention(model) if spec == BASELINE else "quantkv"
+    attn = attention_of(model, spec)
     with timing.threads(job["threads"]), torch.inference_mode(), hf.attention(model, attn):
-        _run(model, _cache(model, spec), feed[:, :WARM_UP_TOKENS], min(context, WARM_UP_TOKENS - 2))
+        _run(model, new_cache(model, spec), feed[:, :WARM_UP_TOKENS], min(context, WARM_UP_TOKENS - 2))
         meter = counter(model.device)
         cache, section = _phases(model, spec, feed, context, job["phases"], meter)
         return {"memory": section, "effective": effective(model, spec, cache, attn=attn)}
@@ -59,14 +60,6 @@ def _ids(job: dict[str, Any], model: Any) -> Tensor:
     return torch.randint(vocab, (count,), generator=torch.Generator().manual_seed(0))
 
 
-def _cache(model: Any, spec: Any) -> Any:
-    if spec == BASELINE:
-        return DynamicCache(config=model.config)
-    from quantkv.cache import QuantizedCache
-
-    return QuantizedCache(model.config, spec)
-
-
 def _run(model: Any, cache: Any, feed: Tensor, prompt: int) -> None:
     """Prefill `prompt` tokens and decode the rest one by one."""
     hf.forward(model, feed[:, :prompt], cache)
@@ -78,7 +71,7 @@ def _phases(
     model: Any, spec: Any, feed: Tensor, context: int, phases: list[str], meter: Counter
 ) -> tuple[Any, Result]:
     """The cache after both phases and the memory section. Held bytes are those at `context` tokens."""
-    cache = _cache(model, spec)
+    cache = new_cache(model, spec)
     section: Result = {}
     meter.start()
     hf.forward(model, feed[:, :context], cache)
@@ -103,6 +96,9 @@ def _held(model: Any, cache: Any, context: int, batch: int) -> Result:
     if isinstance(cache, DynamicCache) and not hasattr(cache, "nbytes"):
         held = used = hf.dynamic_bytes(cache)
         predicted = elements * model.dtype.itemsize
+    elif not hasattr(cache, "nbytes"):
+        held = used = live_bytes(cache)
+        predicted = None
     else:
         held, used, predicted = cache.nbytes, cache.used_nbytes, cache.predicted_nbytes()
     return {
@@ -124,7 +120,7 @@ def flags(section: Result, spec: Any) -> list[str]:
     """What a reader must know before believing a memory saving."""
     held, predicted, baseline = (section[f"{name}_bytes"] for name in ("held", "predicted", "baseline_16bit"))
     found = []
-    if abs(held - predicted) > MAX_MISMATCH * predicted:
+    if predicted is not None and abs(held - predicted) > MAX_MISMATCH * predicted:
         found.append(f"holds {held} bytes, predicted {predicted}")
     if spec != BASELINE and section["ratio_to_16bit"] > 1 - SMALL_SAVING:
         found.append("holds hardly less than a 16-bit cache")

@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-
-from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.errors import QuantKVError
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import timing
 from quantkv.evaluation.arms import (
@@ -26,13 +24,14 @@ from quantkv.evaluation.arms import (
     OnArm,
     Progress,
     Result,
+    attention_of,
     effective,
     failure,
+    new_cache,
     parse_format,
     success,
 )
 from quantkv.evaluation.speed_summary import Bandwidth, Timings, speed_section
-from quantkv.spec import CacheSpec
 
 FILLS = ("prefill", "synthetic")
 WARM_UP_TOKENS, WARM_UP_STEPS = 256, 4
@@ -93,17 +92,11 @@ class Lane:
     error: Exception | None = None
 
     def fresh_cache(self, model: Any) -> Any:
-        if self.spec == BASELINE:
-            return DynamicCache(config=model.config)
-        if not isinstance(self.spec, CacheSpec):
-            raise UnsupportedError(f"{self.label} is a plain function: it has a quality but no speed")
-        from quantkv.cache import QuantizedCache
-
-        return QuantizedCache(model.config, self.spec)
+        return new_cache(model, self.spec)
 
     def attention(self, model: Any) -> str:
         """The attention implementation that reads this lane's cache."""
-        return hf.stock_attention(model) if self.spec == BASELINE else "quantkv"
+        return attention_of(model, self.spec)
 
 
 @dataclass
