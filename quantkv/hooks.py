@@ -38,7 +38,7 @@ class Simulator(Protocol):
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> Tensor | None: ...
 
-    def begin_call(self, pads: list[int] | None, seen: int) -> None: ...
+    def begin_call(self, padding: Tensor | None, seen: int) -> None: ...
 
 
 SIMULATION: ContextVar[Simulator | None] = ContextVar("quantkv_simulation", default=None)
@@ -54,8 +54,7 @@ def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """transformers' sdpa mask (bool, True = attend, None = plain causal); tells a cache its left padding."""
     padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
     if simulation is not None:
-        pads = leading_zeros(padding) if _is_padding(padding) else None
-        simulation.begin_call(pads, int(kwargs.get("q_offset", 0)))
+        simulation.begin_call(padding if _is_padding(padding) else None, int(kwargs.get("q_offset", 0)))
     asked = ASKED_FOR_MASK.get()
     cache = asked() if asked is not None else None
     if cache is not None and _is_padding(padding) and cache.awaits_padding:
