@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from quantkv.evaluation import divergence
-from quantkv.evaluation.divergence import compare, kl_divergence, log_softmax, top1_agreement
+from quantkv.evaluation.divergence import compare, kl_divergence, log_softmax, top_overlap
 
 
 def logits_of(*probabilities: list[float]) -> torch.Tensor:
@@ -63,7 +63,7 @@ def test_a_small_divergence_survives_float32():
     ],
 )
 def test_top1_ties_agree_when_they_share_a_token(ref, arm, agrees):
-    assert top1_agreement(torch.tensor([ref]), torch.tensor([arm])).item() is agrees
+    assert top_overlap(torch.tensor([ref]), torch.tensor([arm]), 1).item() == agrees
 
 
 def test_chunks_change_nothing(monkeypatch):
@@ -73,7 +73,7 @@ def test_chunks_change_nothing(monkeypatch):
     whole = compare(ref, arm, targets)
     monkeypatch.setattr(divergence, "CHUNK_ELEMENTS", 120)
     pieces = compare(ref, arm, targets)
-    for name in ("nll", "nll_ref", "kl", "top1"):
+    for name in ("nll", "nll_ref", "kl", "top1", "top5"):
         assert torch.equal(getattr(whole, name), getattr(pieces, name))
 
 

@@ -47,7 +47,7 @@ def literal_nll(model, ids, spec, calls, prefill="exact"):
     "prefill, calls", [("exact", [96]), ("chunk:40", [40, 40, 16]), ("stream", [1] * 96), ("final", [96])]
 )
 def test_scores_are_those_of_decoding_through_the_real_cache(model, prefill, calls):
-    result = block(model, {"a": SMALL}, windows=1, prefill=prefill, keep_tokens=True)["a"]
+    result = block(model, {"a": SMALL}, windows=1, protocol={"prefill": prefill}, keep_tokens=True)["a"]
     (ids,) = plan(1).at(CONTEXT)
     literal = literal_nll(model, ids, SMALL, calls, "final" if prefill == "final" else "exact")
     assert result["tokens"]["nll"] == pytest.approx(literal.numpy(), abs=1e-6)

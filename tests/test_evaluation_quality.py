@@ -11,14 +11,21 @@ from quantkv import parse_spec
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.checks import check_effect, check_exercised, flagged
 from quantkv.evaluation.divergence import TokenScores
+from quantkv.evaluation.protocols import Protocol
 from quantkv.evaluation.quality import Bits, Tally, summarise
 from quantkv.evaluation.rows import build_row, plain
 
 
-def scores(nll: list[float], nll_ref: list[float], kl: list[float], top1: list[bool]) -> TokenScores:
-    return TokenScores(
-        *(torch.tensor(x, dtype=torch.float64) for x in (nll, nll_ref, kl)), torch.tensor(top1)
-    )
+def scores(
+    nll: list[float],
+    nll_ref: list[float],
+    kl: list[float],
+    top1: list[bool],
+    top5: list[float] | None = None,
+) -> TokenScores:
+    nats = (torch.tensor(x, dtype=torch.float64) for x in (nll, nll_ref, kl))
+    shares = torch.tensor(top5 or [1.0] * len(nll), dtype=torch.float64)
+    return TokenScores(*nats, torch.tensor(top1), shares)
 
 
 def tally(*windows: TokenScores, packed_reads: tuple[float, ...] = ()) -> Tally:
@@ -30,8 +37,8 @@ def tally(*windows: TokenScores, packed_reads: tuple[float, ...] = ()) -> Tally:
 
 
 UNEQUAL = (
-    scores([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [0.1, 0.2, 0.6], [True, True, False]),
-    scores([6.0], [2.0], [0.3], [True]),
+    scores([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [0.1, 0.2, 0.6], [True, True, False], [1.0, 0.8, 0.4]),
+    scores([6.0], [2.0], [0.3], [True], [0.6]),
 )
 
 
@@ -44,6 +51,7 @@ def test_unequal_windows_are_weighed_by_their_tokens():
     assert quality.kl_mean == pytest.approx(1.2 / 4)
     assert (quality.kl_median, quality.kl_max) == (pytest.approx(0.25), 0.6)
     assert quality.top1_agreement == 3 / 4
+    assert quality.top5_agreement == pytest.approx(2.8 / 4)
     assert quality.packed_read_fraction == pytest.approx((3 * 0.5 + 0.9) / 4)
     assert quality.tokens_scored == 4
     assert (quality.delta_nll_low, quality.kl_high, quality.kl_p99) == (None, None, None)
@@ -51,7 +59,8 @@ def test_unequal_windows_are_weighed_by_their_tokens():
 
 def test_windows_carry_what_pairing_two_runs_needs():
     first, second = summarise(tally(*UNEQUAL)).windows
-    assert second == {"start": 100, "n": 1, "sum_nll": 6.0, "sum_nll_ref": 2.0, "sum_kl": 0.3, "n_top1": 1}
+    sums = {"sum_nll": 6.0, "sum_nll_ref": 2.0, "sum_kl": 0.3, "n_top1": 1, "sum_top5": 0.6}
+    assert second == {"start": 100, "n": 1} | sums
     assert (first["start"], first["n"], first["n_top1"]) == (0, 3, 2)
 
 
@@ -74,7 +83,7 @@ def test_an_infinite_perplexity_is_null_in_a_row():
     assert row["quality"]["perplexity"] is None and row["quality"]["kl_mean"] is None
     assert row["quality"]["nll"] == 800.0
     json.dumps(row, allow_nan=False)
-    assert "NLL or KL is not finite" in flagged(quality, None).flags
+    assert "NLL or KL is not finite" in flagged(quality, None, Protocol()).flags
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,7 @@ def test_what_a_reader_must_not_miss_is_flagged(change, spec, flag):
         n = settings["n"]
         window = scores([1.0] * n, [1.0] * n, [settings["kl"]] * n, [settings["top1"]] * n)
         quality = summarise(tally(window, packed_reads=(settings["packed"],)), floor_path_kl=1e-10)
-        flags = flagged(quality, parse_spec(spec)).flags
+        flags = flagged(quality, parse_spec(spec), Protocol()).flags
         assert len(flags) == len(expected) and all(map(str.startswith, flags, expected))
 
 

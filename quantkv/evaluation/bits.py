@@ -13,8 +13,11 @@ from quantkv.store import TensorStore
 from quantkv.store.bytes import tensor_nbytes
 
 
-def cache_figures(model: Any, spec: Any, context: int, score: int) -> tuple[Bits, Result]:
-    """Bits and effective settings, read from a cache filled with `context` tokens; functions hold no bits."""
+def cache_figures(model: Any, spec: Any, context: int, lengths: range) -> tuple[Bits, Result]:
+    """Bits and effective settings, read from a cache filled with `context` tokens; functions hold no bits.
+
+    `lengths` are the tokens cached while the scored queries run, for the mean over them.
+    """
     if not isinstance(spec, CacheSpec):
         return Bits(), effective(model, spec, attn="quantkv")
     cache = fill(QuantizedCache(model.config, spec), model, context, batch=1)
@@ -22,7 +25,7 @@ def cache_figures(model: Any, spec: Any, context: int, score: int) -> tuple[Bits
     bits = Bits(
         bits_packed=bits_packed(model, spec),
         bits_cache=cache.effective_bits,
-        bits_cache_mean=mean_bits(cache, range(context, context + score)),
+        bits_cache_mean=mean_bits(cache, lengths),
         bits_cache_16=8 * (cache.nbytes - cache.exact_nbytes + exact_at_16) / cache.elements,
         cache_bytes=cache.nbytes,
     )

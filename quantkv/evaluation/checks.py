@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from quantkv.errors import QuantKVError
+from quantkv.evaluation.protocols import Protocol
 from quantkv.evaluation.quality import Quality
+from quantkv.peers.peer import Peer
 from quantkv.spec import CacheSpec
 
 LOW_PACKED_READ = 0.5
@@ -15,7 +17,7 @@ LARGE_KL = 0.1
 LOW_TOP1 = 0.8
 
 
-def check_exercised(label: str, packed_read: float, context: int) -> None:
+def check_exercised(label: str, packed_read: float | None, context: int) -> None:
     """Raise where no scored token read a packed value: such a number says nothing about the format."""
     if packed_read == 0:
         raise QuantKVError(
@@ -26,23 +28,25 @@ def check_exercised(label: str, packed_read: float, context: int) -> None:
 
 def check_effect(label: str, spec: Any, identical: bool) -> None:
     """Raise where a lossy format gave the reference's logits to the last bit."""
-    if identical and isinstance(spec, CacheSpec) and not spec.is_raw:
+    lossy = isinstance(spec, Peer) or (isinstance(spec, CacheSpec) and not spec.is_raw)
+    if identical and lossy:
         raise QuantKVError(f"{label} changed no logit: the cache was not exercised")
 
 
-def flagged(quality: Quality, spec: Any) -> Quality:
+def flagged(quality: Quality, spec: Any, protocol: Protocol) -> Quality:
     """The quality with everything a reader must not miss in its flags."""
     return replace(
-        quality, flags=[*quality.flags, *_measurement_flags(quality, spec), *_damage_flags(quality)]
+        quality, flags=[*quality.flags, *_measurement_flags(quality, spec, protocol), *_damage_flags(quality)]
     )
 
 
-def _measurement_flags(quality: Quality, spec: Any) -> list[str]:
+def _measurement_flags(quality: Quality, spec: Any, protocol: Protocol) -> list[str]:
     flags = []
-    if quality.packed_read_fraction < LOW_PACKED_READ:
-        flags.append(f"packed pairs are only {quality.packed_read_fraction:.1%} of those attended")
+    share = quality.packed_read_fraction
+    if share is not None and share < LOW_PACKED_READ:
+        flags.append(f"packed pairs are only {share:.1%} of those attended")
     score = quality.windows[0]["n"]
-    if isinstance(spec, CacheSpec):
+    if isinstance(spec, CacheSpec) and protocol.whole is None:
         flushes = sorted({t.flush for t in (spec.key, spec.value) if score % t.flush})
         flags += [f"{score} scored tokens are no multiple of the flush of {flush}" for flush in flushes]
     lossy = isinstance(spec, CacheSpec) and not spec.is_raw

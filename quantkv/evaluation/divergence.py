@@ -1,4 +1,4 @@
-"""How far one set of next-token distributions is from another: NLL, KL and top-1 agreement per token.
+"""How far one set of next-token distributions is from another: NLL, KL, top-1 and top-5 agreement per token.
 
 The log-softmax is taken in float32 (float64 when the logits are float64), sums in float64. KL is summed as
 p log(p/q) - p + q: every term is >= 0 and the extra terms cancel for true distributions, so the rounding of
@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 CHUNK_ELEMENTS = 4 << 20
+TOP = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """One value per scored token."""
+    """One value per scored token: nats, nats, nats, bool, and a share of 0 to 1."""
 
     nll: Tensor
     nll_ref: Tensor
     kl: Tensor
     top1: Tensor
+    top5: Tensor
 
     def __len__(self) -> int:
         return len(self.nll)
@@ -43,7 +45,8 @@ def _compare_chunk(logits_ref: Tensor, logits: Tensor, targets: Tensor) -> tuple
     log_p, log_q = log_softmax(logits_ref.to(logits.device)), log_softmax(logits)
     nll = -log_q.gather(-1, targets)[:, 0].double()
     nll_ref = -log_p.gather(-1, targets)[:, 0].double()
-    return nll, nll_ref, kl_divergence(log_p, log_q), top1_agreement(log_p, log_q)
+    kl, top1 = kl_divergence(log_p, log_q), top_overlap(log_p, log_q, 1) == 1
+    return nll, nll_ref, kl, top1, top_overlap(log_p, log_q, TOP)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -58,8 +61,40 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (cross - p + q).sum(-1)
 
 
-def top1_agreement(scores_ref: Tensor, scores: Tensor) -> Tensor:
-    """True where a most likely token of one is a most likely token of the other; ties count as agreement."""
-    best_ref = scores_ref == scores_ref.amax(-1, keepdim=True)
-    best = scores == scores.amax(-1, keepdim=True)
-    return (best_ref & best).any(-1)
+def top_overlap(scores_ref: Tensor, scores: Tensor, k: int) -> Tensor:
+    """Share of the reference's k most likely tokens that are among the other's k, float64 [N] from [N, V].
+
+    Where tokens tie for the last places, each side may pick among them, and the pick that agrees most counts:
+    for k = 1, a most likely token of one is a most likely token of the other. A vocabulary of fewer than k
+    tokens has that many.
+    """
+    k = min(k, scores.shape[-1])
+    (best_ref, tied_ref), (best, tied) = _best(scores_ref, k), _best(scores, k)
+    shared = (best_ref[:, :, None] == best[:, None, :]).any(-1).sum(-1)
+    rows = tied_ref | tied
+    shared[rows] = _shared_with_ties(scores_ref[rows], scores[rows], k)
+    return shared.double() / k
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most likely tokens [N, k], and whether others tie with the last of them [N]."""
+    values, tokens = scores.topk(min(k + 1, scores.shape[-1]), -1)
+    tied = values[:, k - 1 : k].eq(values[:, k:]).any(-1)
+    return tokens[:, :k], tied
+
+
+def _shared_with_ties(scores_ref: Tensor, scores: Tensor, k: int) -> Tensor:
+    """The largest number of tokens that two picks of k can share."""
+    above_ref, last_ref, free_ref = _places(scores_ref, k)
+    above, last, free = _places(scores, k)
+    one = torch.minimum((above_ref & last).sum(-1), free)
+    other = torch.minimum((last_ref & above).sum(-1), free_ref)
+    both = torch.minimum((last_ref & last).sum(-1), torch.minimum(free - one, free_ref - other))
+    return (above_ref & above).sum(-1) + one + other + both
+
+
+def _places(scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens surely among the k best, tokens tied for the last places, and how many places those share."""
+    threshold = scores.topk(k, -1).values[:, -1:]
+    above = scores > threshold
+    return above, scores == threshold, k - above.sum(-1)

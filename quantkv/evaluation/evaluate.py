@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from quantkv.data import Text, bos_id, load_text, tokenize
+from quantkv.data import Text, load_text, tokenize
 from quantkv.errors import QuantKVError
 from quantkv.evaluation import METRIC_VERSIONS
 from quantkv.evaluation.arms import Format, Result, failure, format_name, parse_format, spec_text
 from quantkv.evaluation.memory import PHASES, WorkerError, memory_cell
 from quantkv.evaluation.perplexity import quality_block
+from quantkv.evaluation.protocols import Protocol, make_protocol
 from quantkv.evaluation.provenance import Clock, provenance
 from quantkv.evaluation.rows import KINDS, build_row
 from quantkv.evaluation.speed import speed_block
-from quantkv.evaluation.windows import make_windows
 from quantkv.models import model_identity
 
 if TYPE_CHECKING:
@@ -48,9 +48,11 @@ def evaluate(
     *,
     text: str | Text | dict[str, Any] = "python-docs",
     contexts: Sequence[int],
-    windows: int = 8,
-    score: int = 128,
-    prefill: str = "exact",
+    windows: int | None = None,
+    score: int | None = None,
+    prefill: str | None = None,
+    protocol: str | Mapping[str, Any] | Protocol | None = None,
+    scale_bf16: bool | None = None,
     seed: int = 0,
     kinds: Sequence[str] = ("quality",),
     batch: int = 1,
@@ -60,17 +62,20 @@ def evaluate(
 ) -> Evaluation:
     """Measure formats (names, specs, or functions `x -> x_hat`) on a loaded model at every context.
 
-    `formats` may be a mapping when the names of tables matter. Kinds are quality, speed and memory; memory
-    loads the model again in processes of its own, so it needs one that `load_model` loaded. An arm that fails
-    gives a row with its reason and a warning.
+    `formats` may be a mapping when the names of tables matter. `protocol`, that of quality, is a preset's
+    name or its settings: 8 windows of 128 scored tokens unless said otherwise. Kinds are quality, speed and
+    memory; memory loads the model again in processes of its own, so it needs one that `load_model` loaded. An
+    arm that fails gives a row with its reason and a warning.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise QuantKVError(f"unknown kind {unknown[0]!r}; legal: {', '.join(KINDS)}")
+    changes = {"windows": windows, "score": score, "prefill": prefill, "scale_bf16": scale_bf16}
+    settings = make_protocol(protocol, **changes)
     loaded = text if isinstance(text, Text) else load_text(text)
     study = _Study(model, tok, _labelled(formats), loaded, tokenize(loaded, tok), seed, batch)
     if "quality" in kinds:
-        study.quality(contexts, windows, score, prefill)
+        study.quality(settings.contexts(contexts, alone=set(kinds) == {"quality"}), settings)
     for context in contexts:
         if "speed" in kinds:
             study.speed(context, rounds, block, threads)
@@ -102,19 +107,17 @@ class _Study:
         self.identity = model_identity(model)
         self.rows: list[dict[str, Any]] = []
 
-    def quality(self, contexts: Sequence[int], windows: int, score: int, prefill: str) -> None:
-        bos = bos_id(self.tok)
-        options = {"span": max(contexts), "score": score, "windows": windows}
-        plan = make_windows(self.ids, **options, seed=self.seed, bos_id=bos)
-        protocol: Result = {"text": self.text.name, "text_sha256": self.text.sha256, "prefill": prefill}
-        protocol |= {**options, "bos": "none" if bos is None else "per_window"}
+    def quality(self, contexts: Sequence[int], settings: Protocol) -> None:
+        plan = settings.plan(self.ids, self.tok, span=max(contexts), seed=self.seed)
+        protocol: Result = {"text": self.text.name, "text_sha256": self.text.sha256, "span": max(contexts)}
+        protocol |= {**settings.row(), "windows": len(plan.starts), "bos": settings.bos_found(self.tok)}
         for context in contexts:
             quality_block(
                 self.model,
                 plan.at(context),
                 self.arms,
                 context=context,
-                prefill=prefill,
+                protocol=settings,
                 starts=plan.starts,
                 seed=self.seed,
                 on_arm=self._adder("quality", context, protocol),

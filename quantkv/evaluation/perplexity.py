@@ -15,15 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+import torch
 from torch import Tensor
 
 from quantkv.evaluation.arms import Format, OnArm, Progress, Result, failure, parse_format, success
 from quantkv.evaluation.bits import cache_figures
 from quantkv.evaluation.checks import check_effect, check_exercised, flagged
 from quantkv.evaluation.huggingface import check_length
+from quantkv.evaluation.literal import LiteralArm, is_literal
+from quantkv.evaluation.protocols import Protocol, make_protocol
 from quantkv.evaluation.quality import Quality, Tally, summarise
+from quantkv.evaluation.scale import bf16_twin, no_bf16_twin
 from quantkv.evaluation.scoring import PreparedWindow, Scorer
-from quantkv.evaluation.windows import make_windows, scored_length
+from quantkv.evaluation.simulate import PLAIN_WINDOW
+from quantkv.evaluation.windows import scored_length
+from quantkv.spec import CacheSpec
 
 HOST_SHARE = 0.3
 """How much of the free memory the prefills of all windows may take."""
@@ -35,16 +41,23 @@ def perplexity(
     spec: Format,
     *,
     context: int,
-    score: int = 128,
-    windows: int = 8,
-    prefill: str = "exact",
+    score: int | None = None,
+    windows: int | None = None,
+    prefill: str | None = None,
+    protocol: str | Mapping[str, Any] | Protocol | None = None,
+    scale_bf16: bool | None = None,
     seed: int = 0,
     bos_id: int | None = None,
 ) -> Quality:
-    """Quality of one format on token ids `[T]`."""
-    plan = make_windows(ids, span=context, score=score, windows=windows, seed=seed, bos_id=bos_id)
-    block = _Block(model, context, prefill, seed)
-    (arm,) = block.run(plan.at(context), plan.starts, {"format": spec})
+    """Quality of one format on token ids `[T]`: 8 windows of 128 scored tokens unless said otherwise.
+
+    `protocol` is a preset's name (`gptq-2048`, `fake-quant`) or its settings, and the other settings are laid
+    over it; `gptq-2048` wants `context=2048` and ids with the BOS that the tokenizer puts in front, if any.
+    """
+    changes = {"score": score, "windows": windows, "prefill": prefill, "scale_bf16": scale_bf16}
+    settings = make_protocol(protocol, **changes)
+    plan = settings.windows_of(ids, bos_id, span=context, seed=seed)
+    (arm,) = _Block(model, context, settings, seed).run(plan.at(context), plan.starts, {"format": spec})
     if arm.error is not None:
         raise arm.error
     assert arm.quality is not None
@@ -57,7 +70,7 @@ def quality_block(
     arms: Mapping[str, Format],
     *,
     context: int,
-    prefill: str = "exact",
+    protocol: str | Mapping[str, Any] | Protocol | None = None,
     on_arm: OnArm | None = None,
     starts: Sequence[int] | None = None,
     progress: Progress | None = None,
@@ -65,12 +78,13 @@ def quality_block(
     keep_tokens: bool = False,
     seed: int = 0,
 ) -> dict[str, Result]:
-    """Score every arm on the same windows of context + score + 1 ids; `on_arm` gets each result at once.
+    """Score every arm on the same windows, as the protocol plans them; `on_arm` gets each result at once.
 
-    An arm that fails gets a result that says so and the others go on. `starts` are the text positions of the
-    first scored targets; `memory_budget` bounds the bytes of kept prefills (by default 30 % of free memory).
+    Windows hold context + score + 1 ids, or those of a window scored whole. An arm that fails gets a result
+    that says so and the others go on. `starts` are the text positions of the first scored targets;
+    `memory_budget` bounds the bytes of kept prefills (by default 30 % of free memory).
     """
-    block = _Block(model, context, prefill, seed, progress, memory_budget)
+    block = _Block(model, context, make_protocol(protocol), seed, progress, memory_budget)
     results: dict[str, Result] = {}
     for arm in block.run(windows, starts, arms):
         results[arm.label] = arm.result(keep_tokens)
@@ -86,6 +100,7 @@ class _Arm:
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
     error: Exception | None = None
+    literal: LiteralArm | None = None
     quality: Quality | None = None
     effective: Result | None = None
 
@@ -97,33 +112,40 @@ class _Arm:
 
 
 class _Block:
-    """What all arms of one (model, windows, context, prefill) share."""
+    """What all arms of one (model, windows, context, protocol) share."""
 
     def __init__(
         self,
         model: Any,
         context: int,
-        prefill: str,
+        protocol: Protocol,
         seed: int,
         progress: Progress | None = None,
         memory_budget: float | None = None,
     ) -> None:
-        self.model, self.context, self.seed = model, context, seed
-        self.scorer = Scorer(model, context=context, prefill=prefill)
+        protocol.check_context(context)
+        self.model, self.context, self.protocol, self.seed = model, context, protocol, seed
+        self.scorer = Scorer(model, protocol, context)
         self.progress = progress or (lambda what, done, total: None)
         self.budget = (
             psutil.virtual_memory().available * HOST_SHARE if memory_budget is None else memory_budget
         )
         self.floor_kl: float | None = None
-        self.score = 0
+        self.no_scale = no_bf16_twin(model) if protocol.scale_bf16 else None
+        self.twin: Any = None
+        self.scale_kl: list[Tensor] = []
+        self.lengths = range(0)
 
     def run(
         self, windows: Sequence[Tensor], starts: Sequence[int] | None, formats: Mapping[str, Format]
     ) -> Iterator[_Arm]:
         """Every arm, finished or failed: one by one where the prefills fit, else all after the last one."""
-        self.score = scored_length(windows, self.context)
-        check_length(self.model, self.context + self.score)
-        arms = [_Arm(label, parse_format(given)) for label, given in formats.items()]
+        first = self.scorer.first
+        self.lengths = range(max(1, first), first + scored_length(windows, first))
+        check_length(self.model, self.lengths.stop)
+        if self.protocol.scale_bf16 and self.no_scale is None:
+            self.twin = bf16_twin(self.model)
+        arms = [self._arm(label, given) for label, given in formats.items()]
         prepared = self._prepared(windows, starts or [None] * len(windows))
         for batch in [[arm] for arm in arms] if isinstance(prepared, list) else [arms]:
             for done, window in enumerate(prepared):
@@ -144,7 +166,18 @@ class _Block:
 
     def _prepare(self, index: int, total: int, ids: Tensor, start: int | None) -> PreparedWindow:
         self.progress("prefill", index, total)
-        return self.scorer.prepare(ids, start)
+        window = self.scorer.prepare(ids, start)
+        if self.twin is not None:
+            self.scale_kl.append(self.scorer.scale_kl(window, self.twin))
+        if index == total - 1:
+            self.twin = None  # its weights are needed no more, and the arms may need the room
+        return window
+
+    def _arm(self, label: str, given: Format) -> _Arm:
+        """An arm that runs the format under the protocol's sinks and recent window."""
+        asked = parse_format(given)
+        ran = self.protocol.overrule_spec(asked) if isinstance(asked, CacheSpec) else asked
+        return _Arm(label, ran)
 
     def _attempt(self, arm: _Arm, step: Any, *arguments: Any) -> None:
         """Run a step of an arm; an arm that fails is out, the others go on."""
@@ -156,10 +189,14 @@ class _Block:
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
             arm.error = error
+            if arm.literal is not None:
+                arm.literal.close()
         arm.seconds += time.perf_counter() - begin
 
     def _score(self, arm: _Arm, window: PreparedWindow) -> None:
-        scored = self.scorer.score(window, arm.spec)
+        if arm.literal is None and is_literal(arm.spec):
+            arm.literal = LiteralArm(self.model, arm.spec, self.protocol, self.context)
+        scored = arm.literal.score(window) if arm.literal else self.scorer.score(window, arm.spec)
         check_exercised(arm.label, scored.packed_read, self.context)
         arm.tally.add(
             scored.tokens, start=window.start, packed_read=scored.packed_read, identical=scored.identical
@@ -167,6 +204,20 @@ class _Block:
 
     def _finish(self, arm: _Arm) -> None:
         check_effect(arm.label, arm.spec, arm.tally.identical)
-        bits, arm.effective = cache_figures(self.model, arm.spec, self.context, self.score)
-        quality = summarise(arm.tally, bits=bits, floor_path_kl=self.floor_kl, seed=self.seed)
-        arm.quality = flagged(quality, arm.spec)
+        if arm.literal is not None:
+            bits, arm.effective = arm.literal.figures(self.lengths)
+            arm.literal.close()
+        else:
+            bits, arm.effective = cache_figures(self.model, arm.spec, self.context, self.lengths)
+        if callable(arm.spec):
+            window = self.protocol.overrule_window(PLAIN_WINDOW)
+            arm.effective |= {"sinks": window.sinks} | dict.fromkeys(
+                ("recent_key", "recent_value"), window.recent
+            )
+        if self.no_scale is not None:
+            arm.effective["notes"] = [*arm.effective["notes"], f"no scale_bf16: {self.no_scale}"]
+        scale = float(torch.cat(self.scale_kl).mean()) if self.scale_kl else None
+        quality = summarise(
+            arm.tally, bits=bits, floor_path_kl=self.floor_kl, scale_bf16_kl=scale, seed=self.seed
+        )
+        arm.quality = flagged(quality, arm.spec, self.protocol)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from quantkv.evaluation.divergence import TokenScores
+from quantkv.evaluation.positions import by_position
 from quantkv.evaluation.statistics import percentile_99, ratio, window_interval
 
 
@@ -24,7 +25,12 @@ class Bits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality(Bits):
-    """The quality section of a row. NLL and KL in nats per token; intervals are None below 8 windows."""
+    """The quality section of a row. NLL and KL in nats per token; intervals are None below 8 windows.
+
+    `windows` holds the sums of each window, `positions` the means of runs of offsets in the scored span.
+    `floor_path_kl` is the KL of the reference to stock attention, `scale_bf16_kl` that of the same model in
+    bfloat16 to the reference; None where not measured.
+    """
 
     nll: float
     nll_ref: float
@@ -41,10 +47,13 @@ class Quality(Bits):
     kl_max: float
     kl_p99: float | None
     top1_agreement: float
-    packed_read_fraction: float
+    top5_agreement: float
+    packed_read_fraction: float | None
     floor_path_kl: float | None
+    scale_bf16_kl: float | None
     tokens_scored: int
     windows: list[dict]
+    positions: list[dict]
     flags: list[str]
 
     def to_dict(self) -> dict:
@@ -57,10 +66,12 @@ class Tally:
 
     scores: list[TokenScores] = field(default_factory=list)
     starts: list[int | None] = field(default_factory=list)
-    packed_reads: list[float] = field(default_factory=list)
+    packed_reads: list[float | None] = field(default_factory=list)
     identical: bool = True
 
-    def add(self, scores: TokenScores, *, start: int | None, packed_read: float, identical: bool) -> None:
+    def add(
+        self, scores: TokenScores, *, start: int | None, packed_read: float | None, identical: bool
+    ) -> None:
         self.scores.append(scores)
         self.starts.append(start)
         self.packed_reads.append(packed_read)
@@ -85,6 +96,7 @@ def _window_sums(start: int | None, scores: TokenScores) -> dict:
         "sum_nll_ref": float(scores.nll_ref.sum()),
         "sum_kl": float(scores.kl.sum()),
         "n_top1": int(scores.top1.sum()),
+        "sum_top5": float(scores.top5.sum()),
     }
 
 
@@ -92,7 +104,12 @@ NO_BITS = Bits()
 
 
 def summarise(
-    tally: Tally, *, bits: Bits = NO_BITS, floor_path_kl: float | None = None, seed: int = 0
+    tally: Tally,
+    *,
+    bits: Bits = NO_BITS,
+    floor_path_kl: float | None = None,
+    scale_bf16_kl: float | None = None,
+    seed: int = 0,
 ) -> Quality:
     """All estimates over the windows of a tally: sums over sums, intervals from whole windows."""
     windows = tally.windows()
@@ -102,7 +119,8 @@ def summarise(
     delta_low, delta_high = window_interval(gaps, n, seed=seed)
     kl_low, kl_high = window_interval(column["sum_kl"], n, seed=seed)
     kl = tally.tokens()["kl"]
-    packed_read = ratio(np.array(tally.packed_reads) * n, n)
+    told = [share for share in tally.packed_reads if share is not None]
+    packed_read = ratio(np.array(told) * n, n) if len(told) == len(windows) else None
     return Quality(
         nll=nll,
         nll_ref=nll_ref,
@@ -119,10 +137,13 @@ def summarise(
         kl_max=float(np.max(kl)),
         kl_p99=percentile_99(kl),
         top1_agreement=ratio(column["n_top1"], n),
+        top5_agreement=ratio(column["sum_top5"], n),
         packed_read_fraction=packed_read,
         floor_path_kl=floor_path_kl,
+        scale_bf16_kl=scale_bf16_kl,
         tokens_scored=int(n.sum()),
         windows=windows,
+        positions=by_position(tally.scores, seed=seed),
         flags=[],
         **asdict(bits),
     )

@@ -11,7 +11,8 @@ from transformers import DynamicCache
 
 from quantkv.evaluation.divergence import TokenScores, compare
 from quantkv.evaluation.huggingface import attention, dynamic_bytes, forward, share, stock_attention
-from quantkv.evaluation.simulate import protocol_calls, simulate
+from quantkv.evaluation.protocols import Protocol
+from quantkv.evaluation.simulate import PLAIN_WINDOW, protocol_calls, simulate
 
 REFERENCE = "exact"
 
@@ -36,20 +37,24 @@ class Scored:
     """One window scored with one format."""
 
     tokens: TokenScores
-    packed_read: float
+    packed_read: float | None
     identical: bool
 
 
 class Scorer:
-    """Scores windows of context + score + 1 ids; the last id of a window is only a target."""
+    """Scores windows of first + score + 1 ids: the queries from `first` on, each with the id after it.
 
-    def __init__(self, model: Any, *, context: int, prefill: str = "exact") -> None:
-        protocol_calls(prefill, context)
-        self.model, self.context, self.prefill = model, context, prefill
+    `first` is the context, or 0 where a protocol scores windows whole.
+    """
+
+    def __init__(self, model: Any, protocol: Protocol, context: int) -> None:
+        self.model, self.protocol = model, protocol
+        self.first = protocol.first_scored(context)
+        self.calls = protocol_calls(protocol.prefill, protocol.prompt(context))
 
     def prepare(self, ids: Tensor, start: int | None = None) -> PreparedWindow:
         """Prefill the prompt, and score the window with the reference."""
-        cache = self._prefilled(ids) if self.prefill == "exact" else None
+        cache = self._prefilled(ids) if self.protocol.prefill == "exact" else None
         window = PreparedWindow(ids, start, cache, torch.empty(0))
         window.logits_ref = self._simulated(window, REFERENCE)[0].cpu()
         if cache is not None:
@@ -59,31 +64,40 @@ class Scorer:
     def score(self, window: PreparedWindow, spec: Any) -> Scored:
         logits, packed_read = self._simulated(window, spec)
         logits_ref = window.logits_ref.to(logits.device)
-        tokens = compare(logits_ref, logits, window.ids[self.context + 1 :])
+        tokens = compare(logits_ref, logits, window.ids[self.first + 1 :])
         return Scored(tokens, packed_read, torch.equal(logits, logits_ref))
 
     def floor_kl(self, window: PreparedWindow) -> float:
         """Mean KL of the reference to stock attention: smaller differences are those of the arithmetic."""
         with torch.inference_mode(), attention(self.model, stock_attention(self.model)):
             logits = self._forward(window)
-        targets = window.ids[self.context + 1 :]
-        return float(compare(logits, window.logits_ref.to(logits.device), targets).kl.mean())
+        logits_ref = window.logits_ref.to(logits.device)
+        return float(compare(logits, logits_ref, window.ids[self.first + 1 :]).kl.mean())
+
+    def scale_kl(self, window: PreparedWindow, twin: Any) -> Tensor:
+        """KL of the model's bfloat16 twin, in stock attention, to the reference, for each scored token."""
+        ids, targets = window.ids[None, :-1], window.ids[self.first + 1 :]
+        with torch.inference_mode(), attention(twin, stock_attention(twin)):
+            logits = forward(twin, ids, keep=len(targets))[0]
+        return compare(window.logits_ref.to(logits.device), logits, targets).kl
 
     def _prefilled(self, ids: Tensor) -> DynamicCache:
         cache = DynamicCache()
         with torch.inference_mode(), attention(self.model, stock_attention(self.model)):
-            forward(self.model, ids[None, : self.context], cache)
+            forward(self.model, ids[None, : self.first], cache)
         return cache
 
     def _simulated(self, window: PreparedWindow, spec: Any) -> tuple[Tensor, float]:
-        calls = protocol_calls(self.prefill, self.context)
-        with torch.inference_mode(), simulate(self.model, spec, **calls) as simulation:
+        options = self.calls | {"count_from": self.first}
+        if callable(spec):
+            options |= {"window": self.protocol.overrule_window(PLAIN_WINDOW)}
+        with torch.inference_mode(), simulate(self.model, spec, **options) as simulation:
             logits = self._forward(window)
         return logits, simulation.packed_read_fraction
 
     def _forward(self, window: PreparedWindow) -> Tensor:
         """Logits of the queries: on the prefilled prompt where there is one, else of the whole window."""
-        score = len(window.ids) - self.context - 1
+        score = len(window.ids) - self.first - 1
         if window.cache is None:
             return forward(self.model, window.ids[None, :-1], keep=score)[0]
-        return forward(self.model, window.ids[None, self.context : -1], share(window.cache), keep=score)[0]
+        return forward(self.model, window.ids[None, self.first : -1], share(window.cache), keep=score)[0]

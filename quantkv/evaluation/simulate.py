@@ -69,8 +69,8 @@ def simulate(
 
     The model may be called with the whole sequence, or with a tail and a plain `DynamicCache` that holds
     exact keys and values of what came before. `spec` may also be a plain function `x -> x̂` on `[B, H, T,
-    D]`, which leaves the tokens of `window` exact. Raises QuantKVError for arguments that fit no row, at
-    the latest when the model is called.
+    D]`, which leaves the tokens of `window` exact. Raises QuantKVError for arguments that fit no row, at the
+    latest when the model is called.
     """
     schedule = replace(Schedule.read(prefill, calls, prefill_reads), count_from=count_from)
     ends = None if lengths is None else read_lengths("lengths", lengths, 0)

@@ -2,6 +2,7 @@
 
 Windows end at the same places of the text and reach back as far as the context asks. With windows that
 start at the same place instead, each context would score other tokens and the comparison would be void.
+Windows scored whole, as papers do, are cut one after another and know one context only: their length.
 """
 
 import random
@@ -71,6 +72,38 @@ def make_windows(
     strata = [(first + i * room // windows, first + (i + 1) * room // windows) for i in range(windows)]
     starts = [picks.randint(low, high - score) for low, high in strata]
     return Windows(ids, tuple(start + score for start in starts), score, span, bos_id)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeWindows:
+    """Consecutive windows of `length` ids from the start of a text, all but the first id of each scored."""
+
+    ids: Tensor
+    length: int
+    count: int
+
+    @property
+    def starts(self) -> list[int]:
+        """Text position of the first scored target of each window."""
+        return [i * self.length + 1 for i in range(self.count)]
+
+    def at(self, context: int) -> list[Tensor]:
+        if context != self.length:
+            raise QuantKVError(f"these windows are scored whole: context {self.length} only, not {context}")
+        return list(self.ids[: self.count * self.length].split(self.length))
+
+
+def whole_windows(ids: Tensor, *, length: int, windows: int | None = None) -> WholeWindows:
+    """The first `windows` windows of `length` tokens, or as many as the text holds; a rest is left out."""
+    _check_counts(length=length, windows=1 if windows is None else windows)
+    ids = torch.as_tensor(ids, dtype=torch.long).flatten()
+    count = len(ids) // length if windows is None else windows
+    if count * length > len(ids) or not count:
+        raise QuantKVError(
+            f"the text is too short: {count or 1} whole windows of {length} tokens need "
+            f"{(count or 1) * length}, there are {len(ids)}"
+        )
+    return WholeWindows(ids, length, count)
 
 
 def scored_length(windows: Sequence[Tensor], context: int) -> int:

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from quantkv.errors import QuantKVError
+from quantkv.evaluation.protocols import Protocol, filled
 from quantkv.sweep.formats import FormatEntry
 from quantkv.sweep.messages import lines, nearest
 from quantkv.sweep.source import apply_overrides, read_yaml
@@ -108,10 +109,36 @@ class Text(Section):
 
 
 class QualityProtocol(Section):
+    """Settings of ``quantkv.evaluation.protocols.Protocol``; a preset's name may stand for the mapping.
+
+    ``whole`` N scores whole windows of N tokens, every one of the text unless ``windows`` says how many.
+    """
+
+    preset: str | None = None
     prefill: OneOrMore[Prefill] = ("exact",)
     score: Positive = 128
-    windows: Positive = 16
-    bos: Literal["per_window", "none"] = "per_window"
+    windows: Positive | None = 16
+    bos: Literal["per_window", "text", "none"] = "per_window"
+    whole: Positive | None = None
+    sinks: NonNegative | None = None
+    recent: NonNegative | None = None
+    scale_bf16: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        value = {"preset": value} if isinstance(value, str) else value
+        return filled(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> QualityProtocol:
+        for prefill in self.prefill:
+            self.with_prefill(prefill)
+        return self
+
+    def with_prefill(self, prefill: str) -> Protocol:
+        """The protocol of the cells with one of the prefills."""
+        return Protocol(**self.model_dump() | {"prefill": prefill})
 
 
 class Quality(Section):
@@ -187,6 +214,19 @@ class Sweep(Section):
             if unknown is not None:
                 raise ValueError(f"{kind}.formats: '{unknown}' is not among formats: {', '.join(names)}")
         return self
+
+    @model_validator(mode="after")
+    def _check_contexts(self) -> Sweep:
+        self.contexts_of_quality()
+        return self
+
+    def contexts_of_quality(self) -> list[int]:
+        """All contexts, or only the length of windows scored whole; an error where that is not among them."""
+        if self.quality is None:
+            return []
+        protocol = self.quality.protocol
+        alone = self.kinds == ("quality",)
+        return protocol.with_prefill(protocol.prefill[0]).contexts(self.contexts, alone=alone)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -123,9 +123,9 @@ def _variant_label(entry: FormatEntry, spec: CacheSpec) -> str:
 def _quality(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
     assert sweep.quality is not None
     text, protocol = sweep.quality.text, sweep.quality.protocol
-    for prefill, seed, context in itertools.product(protocol.prefill, sweep.seeds, sweep.contexts):
-        fixed = {"text": text.label, "prefill": prefill, "score": protocol.score}
-        fixed |= {"windows": protocol.windows, "bos": protocol.bos}
+    seeds = sweep.seeds if protocol.whole is None else sweep.seeds[:1]  # whole windows leave nothing to pick
+    for prefill, seed, context in itertools.product(protocol.prefill, seeds, sweep.contexts_of_quality()):
+        fixed = {"text": text.label} | protocol.with_prefill(prefill).row()
         for label, spec in formats(sweep):
             place: dict[str, Any] = {"model": model, "context": context, "seed": seed}
             yield Cell(kind="quality", label=label, spec=spec, protocol=fixed, **place)

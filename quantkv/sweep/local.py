@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.data import Text, bos_id, load_text, tokenize
+from quantkv.data import Text, load_text, tokenize
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation import METRIC_VERSIONS
 from quantkv.evaluation.memory import memory_cell
 from quantkv.evaluation.perplexity import quality_block
+from quantkv.evaluation.protocols import Plan, Protocol
 from quantkv.evaluation.provenance import provenance
 from quantkv.evaluation.rows import build_row
 from quantkv.evaluation.speed import speed_block
-from quantkv.evaluation.windows import Windows, make_windows
 from quantkv.models import load_model, model_identity
-from quantkv.sweep.config import ModelEntry, QualityProtocol, Sweep
+from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.grid import BASELINE, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.results import Row
@@ -61,7 +61,7 @@ class LocalSession:
         self.model, self.tokenizer = load_model(entry.id, **options(entry))
         self.config, self.device = self.model.config, self.model.device
         self.identity = model_identity(self.model)
-        self._plans: dict[int, Windows] = {}
+        self._plans: dict[int, Plan] = {}
         check_limit(self.config, entry.id, sweep)
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
@@ -83,7 +83,7 @@ class LocalSession:
             plan.at(head.context),
             {label: cell.spec for label, cell in by_label.items() if cell.spec is not None},
             context=head.context,
-            prefill=head.prefill,
+            protocol=self._quality_protocol(head.prefill),
             on_arm=lambda label, result: on_arm(by_label[label], result),
             starts=plan.starts,
             progress=step,
@@ -161,7 +161,9 @@ class LocalSession:
     def _protocol(self, cell: Cell) -> dict[str, Any]:
         protocol = dict(cell.protocol)
         if cell.kind == "quality":
-            protocol["text_sha256"] = self.text.sha256
+            protocol |= {"text_sha256": self.text.sha256, "span": max(self.sweep.contexts_of_quality())}
+            protocol |= {"bos": self._quality_protocol(cell.prefill).bos_found(self.tokenizer)}
+            protocol |= {"windows": len(self._plan(cell.seed).starts)}
         else:
             protocol["threads"] = self._threads(cell.kind)
         return protocol
@@ -170,19 +172,17 @@ class LocalSession:
     def _ids(self) -> Tensor:
         return tokenize(self.text, self.tokenizer)
 
-    def _plan(self, seed: int) -> Windows:
+    def _plan(self, seed: int) -> Plan:
         """The windows of a seed: their ends are the same for every context of the sweep."""
         if seed not in self._plans:
-            protocol = self.sweep.quality.protocol if self.sweep.quality else QualityProtocol()
-            self._plans[seed] = make_windows(
-                self._ids,
-                span=max(self.sweep.contexts),
-                score=protocol.score,
-                windows=protocol.windows,
-                seed=seed,
-                bos_id=bos_id(self.tokenizer) if protocol.bos == "per_window" else None,
-            )
+            span = max(self.sweep.contexts_of_quality())
+            self._plans[seed] = self._quality_protocol().plan(self._ids, self.tokenizer, span=span, seed=seed)
         return self._plans[seed]
+
+    def _quality_protocol(self, prefill: str | None = None) -> Protocol:
+        assert self.sweep.quality is not None
+        settings = self.sweep.quality.protocol
+        return settings.with_prefill(prefill or settings.prefill[0])
 
     def _digest(self, cell: Cell) -> str:
         windows = torch.stack(self._plan(cell.seed).at(cell.context))

@@ -29,7 +29,7 @@ def model_config(entry: ModelEntry) -> Any | None:
 
 def tokens_needed(sweep: Sweep) -> int:
     """The longest sequence any cell runs: the largest context and what is scored or decoded after it."""
-    after = [sweep.quality.protocol.score if sweep.quality else 0]
+    after = [sweep.quality.protocol.score if sweep.quality and sweep.quality.protocol.whole is None else 0]
     after += [sweep.speed.rounds * sweep.speed.block if sweep.speed else 0]
     after += [MEMORY_STEPS if sweep.memory else 0]
     return max(sweep.contexts) + max(after)
