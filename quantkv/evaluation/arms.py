@@ -1,4 +1,4 @@
-"""An arm of a measurement: a cache format, a plain function `x -> x_hat`, the DynamicCache baseline, a peer."""
+"""An arm of a measurement: a format, a plain function `x -> x_hat`, the DynamicCache baseline or a peer."""
 
 from __future__ import annotations
 

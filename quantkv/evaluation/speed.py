@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
 from quantkv.errors import QuantKVError
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import timing

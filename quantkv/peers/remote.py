@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from quantkv.models.quiet import quiet
 from quantkv.peers.peer import Peer
 
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -124,5 +125,6 @@ def _whereabouts(model: Any, folder: Path) -> dict[str, str | None]:
         return {"model": str(Path(name).resolve()), "revision": None}
     if revision is not None:
         return {"model": name, "revision": revision}
-    model.save_pretrained(folder)
+    with quiet():
+        model.save_pretrained(folder)
     return {"model": str(folder), "revision": None}
