@@ -1,0 +1,50 @@
+"""How much of what queries attend to was packed, in a cache that was prefilled in one exact call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from quantkv.cache import QuantizedCache
+from quantkv.errors import QuantKVError
+from quantkv.layer import QuantizedLayer
+from quantkv.policy import Window
+
+
+def packed_read_fraction(cache: QuantizedCache, prompt: int, calls: Sequence[int]) -> float:
+    """The share of attended (query, key) pairs that are packed over calls of these sizes after the prompt.
+
+    A call that begins with n cached tokens reads packed what lies below the boundary of n. Rows are taken to
+    have no padding.
+    """
+    pairs = packed = 0
+    for layer in cache.layers:
+        cached = prompt
+        for size in calls:
+            for query in range(cached, cached + size):
+                first = max(0, query + 1 - layer.sliding_window) if layer.is_sliding else 0
+                pairs += 2 * (query + 1 - first)
+                packed += sum(
+                    max(0, window.boundary(cached) - max(first, window.sinks)) for window in _windows(layer)
+                )
+            cached += size
+    return packed / pairs if pairs else 0.0
+
+
+def check_packed(
+    label: str, cache: QuantizedCache, context: int, place: tuple[int, int], *, tail: int
+) -> None:
+    """Raise where what is asked for is among the tokens that the format keeps exact at `context`."""
+    for window in (window for layer in cache.quantized_layers for window in _windows(layer)):
+        start, stop = window.sinks, window.boundary(context)
+        if place[0] < start or place[1] > stop:
+            raise QuantKVError(
+                f"{label} packs tokens {start} to {stop} of {context}, but what is asked for lies at "
+                f"{place[0]} to {place[1]} and would be read exactly; use a tail of {context - stop} tokens "
+                f"or more (now {tail}), fewer sinks or a smaller window"
+            )
+
+
+def _windows(layer: Any) -> Iterator[Window]:
+    if isinstance(layer, QuantizedLayer):
+        yield from (layer.spec.key_window, layer.spec.value_window)
