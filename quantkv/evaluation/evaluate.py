@@ -22,6 +22,8 @@ from quantkv.evaluation.provenance import Clock, provenance
 from quantkv.evaluation.rows import KINDS, build_row
 from quantkv.evaluation.speed import speed_block
 from quantkv.models import model_identity
+from quantkv.peers.peer import Peer
+from quantkv.peers.versions import versions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,6 +177,8 @@ class _Study:
             requested = self._requested(label, context)
             made = provenance(self.model.device, clock) | {"seconds": round(result["seconds"], 3)}
             made |= {name: self.identity[name] for name in ("weights", "revision", "fingerprint")}
+            arm = self.arms[label]
+            made |= {"peer": versions(arm)} if isinstance(arm, Peer) else {}
             key = _key(kind, requested, protocol, self.identity["fingerprint"])
             outcome = {"key": key, "status": result["status"], "reason": result["reason"]}
             self.rows.append(

@@ -33,7 +33,9 @@ def build_row(
 
 
 def _mismatches(requested: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:
-    if effective.get("spec") == "dynamic":  # the baseline runs on stock attention whatever was asked for
+    if str(effective.get("spec")).startswith(
+        ("dynamic", "peer:")
+    ):  # these run on stock attention in any case
         return []
     return [
         f"{name}: asked for {requested[name]}, ran {effective[name]}"

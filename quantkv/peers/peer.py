@@ -33,11 +33,13 @@ class Peer:
     on_top: CacheSpec | None = None
 
     def __str__(self) -> str:
-        return f"{PREFIX}{self.name}" + (f"+{self.on_top}" if self.on_top else "")
+        """The canonical text; the same cache in another interpreter is another arm."""
+        place = "@other" if self.python else ""
+        return f"{PREFIX}{self.name}{place}" + (f"+{self.on_top}" if self.on_top else "")
 
     @property
     def label(self) -> str:
-        return str(self).removeprefix(PREFIX)
+        return self.name + (f"+{self.on_top.name}" if self.on_top else "")
 
     @property
     def recipe(self) -> dict[str, Any]:

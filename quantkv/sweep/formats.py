@@ -1,4 +1,5 @@
-"""A format as a sweep file names it: a preset, a short string, or either of them with per-layer overrides.
+"""A format as a sweep file names it: a preset, a short string, either of them with per-layer overrides, the
+baseline, or a peer.
 
 Parsing happens while the file is validated, so that a wrong name stops a sweep before it loads a model.
 """
@@ -11,9 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quantkv.errors import QuantKVError
 from quantkv.named import presets
+from quantkv.peers.peer import PREFIX, Peer, parse_peer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
 from quantkv.sweep.messages import nearest
+
+BASELINE = "dynamic"
 
 
 def parse_format(text: str, **policy: int | None) -> CacheSpec:
@@ -26,25 +30,34 @@ def parse_format(text: str, **policy: int | None) -> CacheSpec:
 
 
 class FormatEntry(BaseModel):
-    """``int4-head``, or ``{name: mixed, spec: int4-head, layers: {0-1: fp16, -1: int8-head}}``."""
+    """``int4-head``, or ``{name: mixed, spec: int4-head, layers: {0-1: fp16, -1: int8-head}}``; ``dynamic``;
+    ``peer:quanto-int4``, or ``{peer: kvpress-knorm-0.5, python: /path/to/bin/python}``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1)
     spec: str | None = None
     layers: dict[str, str] = {}
+    peer: str | None = None
+    python: str | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, value: Any) -> Any:
         if isinstance(value, str):
-            return {"name": value}
+            value = {"peer": value} if value.startswith(PREFIX) else {"name": value}
+        if isinstance(value, dict) and isinstance(peer := value.get("peer"), str):
+            return {"name": peer.removeprefix(PREFIX)} | value
         if isinstance(value, dict) and isinstance(layers := value.get("layers"), dict):
             return {**value, "layers": {str(layer): spec for layer, spec in layers.items()}}
         return value
 
     @model_validator(mode="after")
     def _parse(self) -> FormatEntry:
+        if self.peer is not None and (self.spec or self.layers):
+            raise ValueError("a peer takes a name and python; a format on a press is PRESS+FORMAT")
+        if self.python is not None and self.peer is None:
+            raise ValueError("python names the interpreter of a peer; give peer")
         self.with_policy()
         return self
 
@@ -54,9 +67,14 @@ class FormatEntry(BaseModel):
 
     def with_policy(
         self, sinks: int | None = None, recent: int | None = None, flush: int | None = None
-    ) -> CacheSpec:
-        """The spec under a sweep's policy; what the string spells out and a published policy win over it."""
+    ) -> CacheSpec | Peer | None:
+        """The spec under a sweep's policy; what the string spells out and a published policy win over it. A
+        peer keeps its own, and None is the ``DynamicCache``."""
         policy = {"sinks": sinks, "recent": recent, "flush": flush}
+        if self.peer is not None:
+            return parse_peer(self.peer, python=self.python, **policy)
+        if (self.spec or self.name) == BASELINE and not self.layers:
+            return None
         spec = parse_format(self.spec or self.name, **policy)
         layers: dict[str | int, str | CacheSpec] = {
             layer: parse_format(text, **policy) for layer, text in self.layers.items()

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quantkv.peers.peer import Peer
 from quantkv.spec import CacheSpec
 from quantkv.sweep.config import ModelEntry, Sweep
-from quantkv.sweep.formats import FormatEntry
+from quantkv.sweep.formats import BASELINE, FormatEntry
 
 KINDS = ("quality", "speed", "memory")
-BASELINE = "dynamic"
+Arm = CacheSpec | Peer | None
 MEMORY_STEPS = 32
 
 
@@ -29,7 +30,7 @@ class Cell:
     kind: str
     model: ModelEntry
     label: str
-    spec: CacheSpec | None
+    spec: Arm
     context: int
     batch: int = 1
     seed: int = 0
@@ -100,11 +101,11 @@ def blocks(cells: Iterable[Cell]) -> list[Block]:
     return [Block(tuple(group)) for group in groups.values()]
 
 
-def formats(sweep: Sweep, only: Iterable[str] | None = None) -> list[tuple[str, CacheSpec]]:
+def formats(sweep: Sweep, only: Iterable[str] | None = None) -> list[tuple[str, Arm]]:
     """Each format (or ``only`` some) under each policy, without those that a policy cannot change."""
     policy = sweep.policy
     policies = list(itertools.product(policy.sinks, policy.recent, policy.flush))
-    found: dict[str, tuple[str, CacheSpec]] = {}
+    found: dict[str, tuple[str, Arm]] = {}
     for entry in sweep.formats if only is None else [e for e in sweep.formats if e.label in only]:
         specs = {str(spec): spec for spec in (entry.with_policy(*values) for values in policies)}
         for text, spec in specs.items():
@@ -113,9 +114,11 @@ def formats(sweep: Sweep, only: Iterable[str] | None = None) -> list[tuple[str, 
     return list(found.values())
 
 
-def _variant_label(entry: FormatEntry, spec: CacheSpec) -> str:
+def _variant_label(entry: FormatEntry, spec: Arm) -> str:
     """Which policy of the axis this is: the canonical string says it, a name of one's own gets it added."""
-    if entry.spec is None and not entry.layers:
+    spec = spec.on_top if isinstance(spec, Peer) else spec
+    assert spec is not None, "an arm without a policy has no variants"
+    if entry.peer is None and entry.spec is None and not entry.layers:
         return str(spec)
     return f"{entry.label}+s{spec.sinks}+r{spec.key.recent}+f{spec.key.flush}"
 
@@ -144,10 +147,10 @@ def _memory(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
 
 
 def _arms(
-    sweep: Sweep, model: ModelEntry, kind: str, protocol: dict[str, Any], wanted: list[tuple[str, CacheSpec]]
+    sweep: Sweep, model: ModelEntry, kind: str, protocol: dict[str, Any], wanted: list[tuple[str, Arm]]
 ) -> Iterable[Cell]:
     """``DynamicCache`` and every format; a seed changes neither bytes nor time, so all seeds share a cell."""
-    arms: list[tuple[str, CacheSpec | None]] = [(BASELINE, None), *wanted]
+    arms: list[tuple[str, Arm]] = [(BASELINE, None), *wanted]
     for context, batch, (label, spec) in itertools.product(sweep.contexts, sweep.batch_sizes, arms):
         place: dict[str, Any] = {"model": model, "context": context, "batch": batch, "seed": sweep.seeds[0]}
         yield Cell(kind=kind, label=label, spec=spec, protocol=protocol, **place)

@@ -22,6 +22,9 @@ from quantkv.evaluation.provenance import provenance
 from quantkv.evaluation.rows import build_row
 from quantkv.evaluation.speed import speed_block
 from quantkv.models import load_model, model_identity
+from quantkv.peers.peer import Peer
+from quantkv.peers.versions import check_peer, versions
+from quantkv.spec import CacheSpec
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.grid import BASELINE, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
@@ -68,6 +71,7 @@ class LocalSession:
         facts: dict[str, Any] = {name: self.identity[name] for name in ("weights", "fingerprint")}
         facts |= {"device": self.device.type, "engine": self._engine(cell), "codecs": CODEC_VERSION}
         facts |= {"metrics": METRIC_VERSIONS[cell.kind]}
+        facts |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
         if cell.kind == "quality":
             return facts | {"tokens": self._digest(cell)}
         return facts | {"threads": self._threads(cell.kind), "machine": self._machine}
@@ -81,7 +85,7 @@ class LocalSession:
         quality_block(
             self.model,
             plan.at(head.context),
-            {label: cell.spec for label, cell in by_label.items() if cell.spec is not None},
+            {label: cell.spec or BASELINE for label, cell in by_label.items()},
             context=head.context,
             protocol=self._quality_protocol(head.prefill),
             on_arm=lambda label, result: on_arm(by_label[label], result),
@@ -136,6 +140,7 @@ class LocalSession:
         made |= {name: self.identity[name] for name in ("weights", "revision", "fingerprint")}
         made |= {"threads": self._threads(cell.kind), "seconds": round(seconds, 3)}
         made |= {"started": started.isoformat(timespec="seconds")}
+        made |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
         return build_row(
             cell.kind,
             cell.requested(),
@@ -208,7 +213,7 @@ class LocalSession:
         return {name: value for name, value in found.items() if name != "ram_gb"}
 
     def _engine(self, cell: Cell) -> str:
-        if cell.spec is None or self.entry.attn != "quantkv":
+        if not isinstance(cell.spec, CacheSpec) or self.entry.attn != "quantkv":
             return self.entry.attn
         try:
             return check_supported(self.config, self.entry, cell.spec) or "none"
@@ -227,6 +232,9 @@ def check_supported(config: Any, entry: ModelEntry, spec: Any) -> str | None:
 
     if spec is None:
         return None
+    if isinstance(spec, Peer):
+        check_peer(spec, config)
+        return spec.engine
     try:
         return QuantizedCache(config, spec).engine
     except UnsupportedError:
