@@ -1,0 +1,1 @@
+"""One command of `quantkv` per file. They import what costs time only when they run."""

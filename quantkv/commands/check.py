@@ -1,0 +1,81 @@
+"""`quantkv check`: fit, caution or unfit, why, and what to try instead."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL, Thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quantkv.evaluation.gate.run import Check, FormatCheck
+
+
+def check(
+    model: Annotated[str, typer.Argument(help="a model: built-in name, hub id, folder or .gguf file")],
+    formats: Annotated[
+        list[str], typer.Option("--format", "-f", help="a preset or short string; repeatable")
+    ],
+    fit: Annotated[float, typer.Option(help="mean KL (nats per token) below which it is fit")] = CAUTION_KL,
+    caution: Annotated[float, typer.Option(help="mean KL from which it is unfit")] = UNFIT_KL,
+    text: Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")] = "python-docs",
+    context: Annotated[int, typer.Option(min=1, help="cached tokens when scoring starts")] = 1024,
+    windows: Annotated[int, typer.Option(min=1, help="windows of 128 scored tokens")] = 8,
+    dtype: Annotated[str, typer.Option(help="the model's dtype")] = "float32",
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Is a format fit for a model? Exits with 0 fit, 10 caution, 11 unfit, 3 not measured; the worst one."""
+    from rich.console import Console
+
+    from quantkv.sweep.formats import parse_format
+
+    thresholds = Thresholds(fit, caution)
+    specs = {name: parse_format(name) for name in formats}
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        from quantkv.evaluation.gate.run import check as measure
+        from quantkv.models import load_model
+
+        loaded, tokenizer = load_model(model, dtype=dtype)
+        answer = measure(
+            loaded,
+            tokenizer,
+            specs,
+            text=text,
+            context=context,
+            windows=windows,
+            thresholds=thresholds,
+            progress=lambda what, done, total: status.update(f"{what}: window {done + 1} of {total}"),
+        )
+    facts = {"model": model, "text": text, "dtype": dtype}
+    for line in [json.dumps(facts | answer.to_dict(), indent=2)] if as_json else _lines(answer, facts):
+        typer.echo(line)
+    raise typer.Exit(answer.verdict.exit_code)
+
+
+def _lines(answer: Check, facts: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"{facts['model']} ({facts['dtype']}) at context {answer.context}: {answer.windows} windows of "
+        f"{answer.score} scored tokens of {facts['text']}"
+    )
+    yield str(answer.thresholds)
+    yield from answer.notes
+    for result in answer.formats:
+        yield ""
+        yield from _format_lines(result)
+    yield ""
+    yield f"verdict: {answer.verdict.word}"
+
+
+def _format_lines(result: FormatCheck) -> Iterator[str]:
+    yield f"{result.label}: {result.verdict.word}"
+    for found in result.findings:
+        yield f"  {found.words}"
+    for words in result.reasons:
+        yield f"  why: {words}"
+    for words in result.advice:
+        yield f"  {words}"

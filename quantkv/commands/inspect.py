@@ -1,0 +1,110 @@
+"""`quantkv inspect`: what a model's keys and values are like, and where formats err."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkv.errors import QuantKVError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from quantkv.spec import CacheSpec
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="a model: built-in name, hub id, folder or .gguf file")],
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", "-f", help="a preset or short string; repeatable")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="where to write tables and figures")] = Path("inspection"),
+    text: Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")] = "python-docs",
+    context: Annotated[int, typer.Option(min=1, help="tokens prefilled")] = 1024,
+    queries: Annotated[int, typer.Option(min=1, help="tokens that attend to them")] = 64,
+    layers: Annotated[
+        list[int] | None,
+        typer.Option("--layer", help="a layer to draw; repeatable; default: the telling ones"),
+    ] = None,
+    windows: Annotated[
+        int, typer.Option(min=0, help="windows of 128 tokens to measure KL on; 0 measures none")
+    ] = 4,
+    dtype: Annotated[str, typer.Option(help="the model's dtype")] = "float32",
+) -> None:
+    """Look inside: errors per layer and head, channel statistics, magnitude plots, predicted damage."""
+    from rich.console import Console
+
+    from quantkv.sweep.formats import parse_format
+
+    specs = {name: parse_format(name) for name in formats or []}
+    console = Console()
+    with console.status("starting"):
+        from quantkv.evaluation.inside.inspection import inspect as look
+        from quantkv.models import load_model
+
+        loaded, tokenizer = load_model(model, dtype=dtype)
+        _check_layers(layers or [], loaded.config.get_text_config().num_hidden_layers)
+    with console.status("looking inside"):
+        seen = look(loaded, tokenizer, specs, text=text, context=context, queries=queries)
+    with console.status("measuring KL"):
+        kl = _measured(loaded, tokenizer, specs, text, context, windows)
+    _report(seen, kl, {"model": model, "text": text, "windows": windows}, out, layers, console)
+
+
+def _check_layers(layers: list[int], count: int) -> None:
+    wrong = [layer for layer in layers if not 0 <= layer < count]
+    if wrong:
+        raise QuantKVError(f"the model has no layer {wrong[0]}; legal: 0 to {count - 1}")
+
+
+def _measured(
+    model: Any, tok: Any, specs: Mapping[str, CacheSpec], text: str, context: int, windows: int
+) -> dict[str, float]:
+    """Mean KL by format, of those that could be measured."""
+    from quantkv.evaluation.evaluate import evaluate
+
+    if not windows or not specs:
+        return {}
+    rows = evaluate(model, tok, specs, text=text, contexts=[context], windows=windows).rows
+    return {row["requested"]["format"]: row["quality"]["kl_mean"] for row in rows if row["status"] == "ok"}
+
+
+def _report(
+    seen: Any, kl: dict[str, float], facts: dict[str, Any], out: Path, layers: list[int] | None, console: Any
+) -> None:
+    from quantkv.commands.wide import print_wide
+    from quantkv.report.channels import shown_layers
+    from quantkv.report.inspection import error_table, outlier_table, write_inspection
+
+    damage, correlation = _damage(seen, kl)
+    facts |= {"context": seen.context, "queries": seen.queries, "rank_correlation": correlation}
+    drawn = layers or shown_layers(seen.statistics)
+    print_wide(outlier_table(seen.statistics), console)
+    if len(damage):
+        console.print()
+        print_wide(error_table(seen.errors, damage), console)
+        console.print()
+        console.print(_ranking(correlation, len(damage.dropna())), highlight=False)
+    for path in write_inspection(seen, damage, facts, out, drawn):
+        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _damage(seen: Any, kl: dict[str, float]) -> tuple[pd.DataFrame, float | None]:
+    """Predicted beside measured damage, and their rank correlation."""
+    import pandas as pd
+
+    from quantkv.evaluation.inside.prediction import damage_table, rank_correlation
+
+    if not len(seen.errors):
+        return pd.DataFrame(columns=["predicted", "kl_mean"]).rename_axis("format"), None
+    table = damage_table(seen.errors, kl)
+    return table, rank_correlation(table)
+
+
+def _ranking(correlation: float | None, count: int) -> str:
+    if correlation is None:
+        return "no rank correlation: it needs three measured formats"
+    return f"predicted damage and measured KL: rank correlation {correlation:.2f} over {count} formats"

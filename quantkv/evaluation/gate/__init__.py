@@ -1,0 +1,1 @@
+"""Is a cache format fit for a model? A cheap measurement, a verdict, its reasons, and what to try instead."""

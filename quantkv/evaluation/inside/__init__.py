@@ -1,0 +1,1 @@
+"""Looking inside a cache: what keys and values are like, where a format errs, what that should cost."""
