@@ -1,0 +1,22 @@
+"""`quantkv import`: numbers of others into a results folder, marked as such."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def import_rows(
+    file: Annotated[Path, typer.Argument(help="a .csv, .json or .yaml file with model, format, context, …")],
+    source: Annotated[
+        str | None, typer.Option(help="where the numbers are from, such as 'KIVI, table 3'")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="the results folder")] = Path("results/sweep"),
+) -> None:
+    """Import numbers that others measured; reports show them apart and never rank them."""
+    from quantkv.peers.external import import_file
+
+    written = import_file(file, out, source)
+    typer.echo(f"{len(written)} rows imported into {out}")
