@@ -17,6 +17,10 @@ _HOMES = {
     "simulate": "evaluation.simulate",
     "perplexity": "evaluation.perplexity",
     "evaluate": "evaluation.evaluate",
+    "curves": "evaluation.curves",
+    "inspect": "evaluation.inside.inspection",
+    "check": "evaluation.gate.run",
+    "plan": "planner",
     "load_model": "models",
     "load_text": "data",
     "load_results": "sweep.results",
@@ -29,12 +33,16 @@ if TYPE_CHECKING:
     from quantkv.cache import QuantizedCache, cache_argument
     from quantkv.data import load_text
     from quantkv.errors import QuantKVError, UnsupportedError
+    from quantkv.evaluation.curves import curves
     from quantkv.evaluation.evaluate import evaluate
+    from quantkv.evaluation.gate.run import check
+    from quantkv.evaluation.inside.inspection import inspect
     from quantkv.evaluation.perplexity import perplexity
     from quantkv.evaluation.simulate import simulate
     from quantkv.hooks import register, use
     from quantkv.models import load_model
     from quantkv.named import presets
+    from quantkv.planner import plan
     from quantkv.spec import CacheSpec, TensorSpec
     from quantkv.spec_text import parse_spec
     from quantkv.sweep.results import load_results

@@ -1,7 +1,10 @@
+import itertools
 import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quantkv.evaluation import divergence
 from quantkv.evaluation.divergence import compare, kl_divergence, log_softmax, top_overlap
@@ -64,6 +67,47 @@ def test_a_small_divergence_survives_float32():
 )
 def test_top1_ties_agree_when_they_share_a_token(ref, arm, agrees):
     assert top_overlap(torch.tensor([ref]), torch.tensor([arm]), 1).item() == agrees
+
+
+@pytest.mark.parametrize(
+    "ref, arm, share",
+    [
+        ([9, 8, 7, 6, 5, 0, 0], [5, 6, 7, 8, 9, 0, 0], 1.0),  # the same five in another order
+        ([9, 8, 7, 6, 5, 0, 0], [9, 8, 7, 6, 0, 5, 0], 0.8),  # one of five is another token
+        ([9, 8, 7, 6, 5, 4, 3], [0, 0, 1, 2, 3, 4, 5], 0.6),  # tokens 2, 3 and 4 are in both
+        ([9, 8, 7, 6, 5, 5, 5], [9, 8, 7, 6, 0, 1, 5], 1.0),  # a tie for the fifth place goes to token 6
+        ([9, 8, 7, 6, 5, 0, 0], [5, 5, 5, 5, 5, 5, 5], 1.0),  # a flat distribution agrees with any
+        ([9, 9, 9, 9, 0, 1, 1], [0, 0, 1, 1, 9, 9, 9], 0.6),  # tokens 2, 3 and one of 5 and 6
+    ],
+)
+def test_top5_by_hand(ref, arm, share):
+    rows = [torch.tensor([x], dtype=torch.float32) for x in (ref, arm)]
+    assert top_overlap(*rows, 5).item() == pytest.approx(share)
+    assert compare(*rows, torch.tensor([0])).top5.item() == pytest.approx(share)
+
+
+def top_sets(scores, k):
+    """Every set of k tokens that may be called the k most likely ones."""
+    best = sorted(scores, reverse=True)[:k]
+    return [
+        set(tokens)
+        for tokens in itertools.combinations(range(len(scores)), k)
+        if sorted((scores[i] for i in tokens), reverse=True) == best
+    ]
+
+
+scores_with_ties = st.lists(st.integers(0, 3), min_size=7, max_size=7)
+
+
+@given(ref=scores_with_ties, arm=scores_with_ties, k=st.integers(1, 5))
+def test_ties_are_broken_so_that_most_agrees(ref, arm, k):
+    shared = max(len(one & other) for one in top_sets(ref, k) for other in top_sets(arm, k))
+    rows = (torch.tensor([x], dtype=torch.float32) for x in (ref, arm))
+    assert top_overlap(*rows, k).item() == pytest.approx(shared / k)
+
+
+def test_a_vocabulary_of_three_has_a_top_three():
+    assert top_overlap(torch.rand(4, 3), torch.rand(4, 3), 5).tolist() == [1.0] * 4
 
 
 def test_chunks_change_nothing(monkeypatch):

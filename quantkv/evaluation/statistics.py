@@ -41,12 +41,15 @@ def _t_interval(sums: NDArray, counts: NDArray) -> tuple[float, float]:
 
 
 def _ratio_and_error(sums: NDArray, counts: NDArray) -> tuple[NDArray, NDArray]:
-    """Ratio estimate and its linearised standard error, along the last dimension."""
-    windows = sums.shape[-1]
-    estimate = sums.sum(-1) / counts.sum(-1)
-    residuals = sums - estimate[..., None] * counts
-    error = np.sqrt(windows / (windows - 1) * (residuals**2).sum(-1)) / counts.sum(-1)
-    return estimate, error
+    """Ratio estimate and its jackknife standard error, along the last dimension.
+
+    Leaving out window i moves the estimate by its residual over the tokens of the others. For windows of one
+    size this is the usual error of a mean; for others the linearised one would be too small.
+    """
+    windows, total = sums.shape[-1], counts.sum(-1)
+    estimate = sums.sum(-1) / total
+    moved = (sums - estimate[..., None] * counts) / (total[..., None] - counts)
+    return estimate, np.sqrt((windows - 1) / windows * (moved**2).sum(-1))
 
 
 def _bootstrap_interval(sums: NDArray, counts: NDArray, seed: int) -> tuple[float, float]:

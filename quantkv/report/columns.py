@@ -75,6 +75,11 @@ def _perplexity(record: Record) -> str:
     return numbers.fixed(value, 4) if missing(value) or value < 10 else numbers.significant(value)
 
 
+def _published(record: Record) -> str:
+    """The perplexity that others give; measured ones are told by their ratio, which compares."""
+    return DASH if missing(record["citation"]) else numbers.fixed(record["perplexity"], 2)
+
+
 def _delta(record: Record) -> str:
     interval = (record[name] for name in ("delta_nll", "delta_nll_low", "delta_nll_high"))
     return numbers.with_interval(*interval, sign=True)
@@ -93,8 +98,8 @@ def _short_kl(record: Record) -> str:
     return numbers.compact(record["kl_mean"])
 
 
-def _top1(record: Record) -> str:
-    return numbers.percent(record["top1_agreement"])
+def _share(name: str) -> Callable[[Record], str]:
+    return lambda record: numbers.percent(record[name])
 
 
 def _memory(record: Record) -> str:
@@ -143,10 +148,12 @@ COLUMNS: tuple[Column, ...] = (
         "speed.ratio", "decode time", RATIO, _ratio("ratio_to_baseline"), _claimable("ratio_to_baseline")
     ),
     _column("speed.rate", "decode", "tokens/s", _rate, _negative(_claimable("decode_tokens_per_s"))),
+    _column("quality.published", "perplexity", "as published", _published, _plain("perplexity")),
     _column("quality.ppl", "perplexity", "ratio", led_by("quality", _perplexity), _distance("ppl_ratio", 1)),
     _column("quality.delta", "ΔNLL", "nats/token", _delta, _distance("delta_nll", 0), _short_delta),
     _column("quality.kl", "KL", "nats/token", _kl, _distance("kl_mean", 0), _short_kl),
-    _column("quality.top1", "top-1", "%", _top1, _distance("top1_agreement", 1)),
+    _column("quality.top1", "top-1", "%", _share("top1_agreement"), _distance("top1_agreement", 1)),
+    _column("quality.top5", "top-5", "%", _share("top5_agreement"), _distance("top5_agreement", 1)),
 )
 
 
@@ -166,7 +173,8 @@ def best_labels(column: Column, records: Sequence[Record]) -> set[int]:
 
 
 def competes(record: Record) -> bool:
-    """Raw floats would win every quality, unfit formats every size; a simulated one holds no bytes."""
+    """Raw floats would win every quality, unfit formats every size; a simulated one holds no bytes, and what
+    others measured is ranked with nothing."""
     raw = record["label"] == BASELINE or record["label"] in ("fp32", "fp16", "bf16", "exact")
     many_bits = not missing(record["bits_packed"]) and record["bits_packed"] >= 16
-    return not (raw or many_bits or record["verdict"] == "unfit" or record["simulated"])
+    return not (raw or many_bits or record["verdict"] == "unfit" or record["simulated"] or record["citation"])

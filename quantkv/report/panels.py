@@ -13,6 +13,7 @@ from quantkv.report.axes import context_axis, log_axis, ratio_axis
 from quantkv.report.curves import METRICS, MIB, Curve, contexts_of, curves, per_context, with_baseline
 from quantkv.report.lines import GREY, THIN, Legend, draw_curves, steps_apart, thin_line
 from quantkv.report.numbers import compact
+from quantkv.report.positions import kl_by_position
 from quantkv.report.style import DOTTED, Style
 from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Study
 
@@ -84,6 +85,7 @@ PANELS: dict[str, Panel] = {
     "decode_tps": decode_tps,
     "ppl_ratio": ppl_ratio,
     "kl": kl,
+    "kl_by_position": kl_by_position,
 }
 
 

@@ -19,6 +19,7 @@ from matplotlib.transforms import Bbox
 from quantkv.errors import QuantKVError
 from quantkv.report.lines import Legend
 from quantkv.report.panels import PANELS
+from quantkv.report.positions import has_positions
 from quantkv.report.style import BASELINE, RC, WIDTHS, Style, styles_for
 from quantkv.report.summary import Study
 
@@ -57,6 +58,8 @@ METADATA: dict[str, dict[str, Any]] = {
 
 def can_draw(study: Study, figure: str) -> bool:
     """Whether the study holds at least one number for this figure."""
+    if figure == "kl_by_position":
+        return has_positions(study)
     wanted = OVERVIEW if figure == "overview" else (figure,)
     return any(study.frame[name].notna().any() for panel in wanted for name in MEASURED[panel])
 
