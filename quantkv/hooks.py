@@ -93,7 +93,7 @@ def quantkv_attention(
         "mask": attention_mask, "causal": asked and attention_mask is None,
         "scaling": scaling, "softcap": softcap, "sink_logits": s_aux,
     }  # fmt: skip
-    out = _simulated(module, query, key, value, options)
+    out = _simulated(module, query, key, value, options, position_bias) if asked else None
     if out is None and isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None:
         out = attend(query, key.kv, value.kv, **options)
     if out is None and softcap is None and s_aux is None:
@@ -115,11 +115,19 @@ def _refuse(arguments: dict[str, Any]) -> None:
 
 
 def _simulated(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    options: dict[str, Any],
+    position_bias: Tensor | None,
 ) -> Tensor | None:
+    """What a decode-exact pass makes of a causal layer; None where none runs or it leaves the layer alone."""
     simulation, layer = SIMULATION.get(), getattr(module, "layer_idx", None)
     if simulation is None or not isinstance(layer, int):
         return None
+    if position_bias is not None:
+        raise UnsupportedError("simulate() does not know the attention argument 'position_bias'")
     return simulation.attend(layer, query, key, value, **options)
 
 

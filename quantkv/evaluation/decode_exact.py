@@ -110,10 +110,24 @@ def _plain(query: Tensor, key: Tensor, value: Tensor, offset: int, options: dict
     stop, mask = offset + query.shape[2], options["mask"]
     mask = None if mask is None else mask[:, :, : query.shape[2], :stop]
     key, value = key[:, :, :stop], value[:, :, :stop]
-    if offset == 0 and options["softcap"] is None and options["sink_logits"] is None:
-        same = {"is_causal": options["causal"], "scale": options["scaling"], "enable_gqa": True}
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **same)
-    return attend(query, PlainReadable(key), PlainReadable(value), **(options | {"mask": mask}))
+    if offset or options["softcap"] is not None or options["sink_logits"] is not None:
+        return _in_blocks(query, key, value, offset, options | {"mask": mask})
+    grouped = mask is None  # with a mask sdpa has no fast kernel for grouped heads on every device
+    if not grouped:
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    same = {"is_causal": options["causal"], "scale": options["scaling"], "enable_gqa": grouped}
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **same)
+
+
+def _in_blocks(query: Tensor, key: Tensor, value: Tensor, offset: int, options: dict[str, Any]) -> Tensor:
+    """What sdpa does not offer, by the reference engine, a block of queries at a time."""
+    parts, mask = [], options["mask"]
+    for start, stop in _blocks(query, 0, offset):
+        end = offset + stop
+        own = options | {"mask": None if mask is None else mask[:, :, start:stop, :end]}
+        keys, values = PlainReadable(key[:, :, :end]), PlainReadable(value[:, :, :end])
+        parts.append(attend(query[:, :, start:stop], keys, values, **own))
+    return torch.cat(parts, 2)
 
 
 def _mixed(

@@ -195,7 +195,8 @@ class Call:
             packed = torch.zeros_like(pairs)
             for window in windows:
                 start = torch.maximum(first, begins + window.sinks)
-                packed = packed + (self.bounds(window) - start).clamp_min(0)
+                stop = torch.minimum(self.bounds(window), positions + 1)
+                packed = packed + (stop - start).clamp_min(0)
             both = torch.stack([pairs.clamp_min(0), packed])
             self._counts[key] = (both * counted).sum(-1).double()
         return self._counts[key]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quantkv.cache import QuantizedCache
 from quantkv.codecs import compute_dtype
-from quantkv.errors import QuantKVError
+from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation.decode_exact import RoundTrip, Storage
 from quantkv.evaluation.schedule import Lengths, Prefill, Schedule, read_lengths
 from quantkv.evaluation.simulation import Simulation
@@ -74,6 +74,8 @@ def simulate(
     """
     schedule = replace(Schedule.read(prefill, calls, prefill_reads), count_from=count_from)
     ends = None if lengths is None else read_lengths("lengths", lengths, 0)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedError("simulate() runs models that only decode, not encoder-decoder models")
     is_function = callable(spec) and not isinstance(spec, (str, CacheSpec))
     cache = QuantizedCache(model.config, "exact" if is_function else parse_spec(spec))  # type: ignore[arg-type]
     layers = _layers_of_function(cache, spec, window) if is_function else _layers(cache)  # type: ignore[arg-type]
