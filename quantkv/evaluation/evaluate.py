@@ -19,7 +19,7 @@ from quantkv.evaluation.memory import PHASES, WorkerError, memory_cell
 from quantkv.evaluation.perplexity import quality_block
 from quantkv.evaluation.protocols import Protocol, make_protocol
 from quantkv.evaluation.provenance import Clock, provenance
-from quantkv.evaluation.rows import KINDS, build_row
+from quantkv.evaluation.rows import build_row
 from quantkv.evaluation.speed import speed_block
 from quantkv.models import model_identity
 from quantkv.peers.peer import Peer
@@ -28,6 +28,7 @@ from quantkv.peers.versions import versions
 if TYPE_CHECKING:
     import pandas as pd
 
+KINDS = ("quality", "speed", "memory")
 MEMORY_STEPS = 32
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SCHEMA = 1
-KINDS = ("quality", "speed", "memory")
+KINDS = ("quality", "speed", "memory", "retrieval", "generation")
 _COMPARED = ("spec", "attn")
 
 

@@ -19,11 +19,15 @@ from pydantic import (
 
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.protocols import Protocol, filled
+from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES
+from quantkv.evaluation.tasks import TAIL, check_room, task_names
 from quantkv.sweep.formats import FormatEntry
 from quantkv.sweep.messages import lines, nearest
 from quantkv.sweep.source import apply_overrides, read_yaml
 
 T = TypeVar("T")
+MEASURED = ("quality", "retrieval", "generation", "speed", "memory")
+"""The kinds in the order they are measured: memory drops the model, so it comes last."""
 
 PREFILLS = ("exact", "final", "stream", "chunk:<tokens>")
 
@@ -166,6 +170,45 @@ class Memory(Section):
     formats: OneOrMore[str] | None = None
 
 
+def _check_task(value: str) -> str:
+    if value not in task_names():
+        name = nearest(value, task_names())
+        hint = f"; did you mean '{name}'?" if name else ""
+        raise ValueError(f"'{value}' is not one of {', '.join(task_names())}{hint}")
+    return value
+
+
+class Retrieval(Section):
+    """``samples`` questions per depth, task and context; no fact lies in the last ``tail`` tokens."""
+
+    tasks: OneOrMore[Annotated[str, AfterValidator(_check_task)]] = tuple(task_names())
+    samples: Positive = SAMPLES
+    depths: OneOrMore[Annotated[float, Field(ge=0, le=1)]] = DEPTHS
+    tail: NonNegative = TAIL
+    text: Text = Text(source="python-docs")
+
+
+class Generation(Section):
+    """``tokens`` generated after each of ``prompts`` prompts; the last two settings are those of sampling."""
+
+    tokens: Annotated[int, Field(strict=True, ge=2)] = 256
+    prompts: Positive = PROMPTS
+    mode: OneOrMore[Literal["greedy", "sample"]] = ("greedy",)
+    text: Text = Text(source="python-docs")
+    temperature: Annotated[float, Field(gt=0)] = 0.8
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
+
+    def protocol(self, mode: str) -> dict[str, Any]:
+        """The settings that matter in a mode."""
+        chance = {"temperature": self.temperature, "top_p": self.top_p} if mode == "sample" else {}
+        return {
+            "text": self.text.label,
+            "mode": mode,
+            "tokens": self.tokens,
+            "prompts": self.prompts,
+        } | chance
+
+
 class Run(Section):
     executor: Literal["local"] = "local"
     on_unsupported: Literal["error", "skip"] = "error"
@@ -174,19 +217,17 @@ class Run(Section):
 
 
 class Report(Section):
-    figures: OneOrMore[Literal["kl", "ppl_ratio", "memory", "decode_ms", "decode_tps", "overview"]] = (
-        "kl",
-        "ppl_ratio",
-        "memory",
-        "decode_ms",
-    )
+    figures: OneOrMore[
+        Literal["kl", "kl_by_position", "ppl_ratio", "memory", "decode_ms", "decode_tps", "overview"]
+    ] = ("kl", "ppl_ratio", "memory", "decode_ms")
     width: Literal["one-column", "two-column"] = "one-column"
     files: OneOrMore[Literal["png", "pdf", "svg"]] = ("png", "pdf")
     tables: OneOrMore[Literal["md", "tex", "csv"]] = ("md", "tex", "csv")
+    html: bool = True
 
 
 class Sweep(Section):
-    """One sweep; ``quality``, ``speed`` or ``memory`` left out is not measured."""
+    """One sweep; a kind of measurement left out is not made."""
 
     version: Literal[1] = Field(alias="schema")
     models: OneOrMore[ModelEntry]
@@ -196,6 +237,8 @@ class Sweep(Section):
     batch_sizes: OneOrMore[Positive] = (1,)
     seeds: OneOrMore[NonNegative] = (0,)
     quality: Quality | None = None
+    retrieval: Retrieval | None = None
+    generation: Generation | None = None
     speed: Speed | None = None
     memory: Memory | None = None
     run: Run = Run()
@@ -203,8 +246,8 @@ class Sweep(Section):
 
     @model_validator(mode="after")
     def _something_to_measure(self) -> Sweep:
-        if self.quality is None and self.speed is None and self.memory is None:
-            raise ValueError("nothing to measure: give quality, speed or memory, for example 'memory: {}'")
+        if not self.kinds:
+            raise ValueError(f"nothing to measure: give {', '.join(MEASURED)}, for example 'memory: {{}}'")
         names = [entry.label for entry in self.formats]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -218,6 +261,8 @@ class Sweep(Section):
     @model_validator(mode="after")
     def _check_contexts(self) -> Sweep:
         self.contexts_of_quality()
+        if self.retrieval is not None:
+            check_room(min(self.contexts), self.retrieval.tail)
         return self
 
     def contexts_of_quality(self) -> list[int]:
@@ -230,7 +275,7 @@ class Sweep(Section):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(kind for kind in ("quality", "speed", "memory") if getattr(self, kind) is not None)
+        return tuple(kind for kind in MEASURED if getattr(self, kind) is not None)
 
 
 def validate(raw: Mapping[str, Any], *, where: str = "sweep", overrides: Iterable[str] = ()) -> Sweep:

@@ -1,4 +1,4 @@
-"""The grid: model x format x policy x context x batch x seed, as the cells of the three kinds of measurement.
+"""The grid: model x format x policy x context x batch x seed, as the cells of each kind of measurement.
 
 A cell holds what was asked. Its key, the hash of everything that determines the number, needs to know the
 loaded model and the text too, so it is made later from the cell and a mapping of those facts.
@@ -18,7 +18,7 @@ from quantkv.spec import CacheSpec
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.formats import BASELINE, FormatEntry
 
-KINDS = ("quality", "speed", "memory")
+BEHAVIOUR = ("retrieval", "generation")
 Arm = CacheSpec | Peer | None
 MEMORY_STEPS = 32
 
@@ -45,10 +45,16 @@ class Cell:
         return str(self.protocol.get("prefill", "exact"))
 
     @property
+    def part(self) -> str:
+        """Which task of retrieval, or which mode of generation; none for other kinds."""
+        return str(self.protocol.get("task") or self.protocol.get("mode") or "")
+
+    @property
     def title(self) -> str:
         parts = [f"{self.kind}  {self.label}", f"context {self.context}"]
         parts += [f"batch {self.batch}"] if self.batch != 1 else []
         parts += [f"prefill {self.prefill}"] if self.prefill != "exact" else []
+        parts += [self.part] if self.part else []
         return ", ".join(parts)
 
     def requested(self) -> dict[str, Any]:
@@ -87,6 +93,7 @@ class Block:
 def expand(sweep: Sweep) -> list[Cell]:
     """Every cell of the sweep once, model by model, kind by kind."""
     makers = {"quality": _quality, "speed": _speed, "memory": _memory}
+    makers |= {"retrieval": _retrieval, "generation": _generation}
     cells: list[Cell] = []
     for model, kind in itertools.product(sweep.models, sweep.kinds):
         cells += _distinct(makers[kind](sweep, model))
@@ -134,6 +141,28 @@ def _quality(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
             yield Cell(kind="quality", label=label, spec=spec, protocol=fixed, **place)
 
 
+def _retrieval(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
+    assert sweep.retrieval is not None
+    protocol = sweep.retrieval.model_dump(mode="json", include={"samples", "depths", "tail"})
+    text = sweep.retrieval.text.label
+    for task in sweep.retrieval.tasks:
+        yield from _packed(sweep, model, "retrieval", {"text": text, "task": task, **protocol})
+
+
+def _generation(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
+    assert sweep.generation is not None
+    for mode in sweep.generation.mode:
+        yield from _packed(sweep, model, "generation", sweep.generation.protocol(mode))
+
+
+def _packed(sweep: Sweep, model: ModelEntry, kind: str, protocol: dict[str, Any]) -> Iterable[Cell]:
+    """Every format that is a packed cache of ours: what these kinds run; the exact one is in every row."""
+    specs = [(label, spec) for label, spec in formats(sweep) if isinstance(spec, CacheSpec)]
+    for seed, context, (label, spec) in itertools.product(sweep.seeds, sweep.contexts, specs):
+        place: dict[str, Any] = {"model": model, "context": context, "seed": seed}
+        yield Cell(kind=kind, label=label, spec=spec, protocol=protocol, **place)
+
+
 def _speed(sweep: Sweep, model: ModelEntry) -> Iterable[Cell]:
     assert sweep.speed is not None
     protocol = sweep.speed.model_dump(exclude={"formats"})
@@ -166,4 +195,12 @@ def _distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def _group(cell: Cell) -> Any:
-    return cell.kind, cell.model.model_dump_json(), cell.context, cell.batch, cell.seed, cell.prefill
+    return (
+        cell.kind,
+        cell.model.model_dump_json(),
+        cell.context,
+        cell.batch,
+        cell.seed,
+        cell.prefill,
+        cell.part,
+    )

@@ -25,8 +25,9 @@ from quantkv.models import load_model, model_identity
 from quantkv.peers.peer import Peer
 from quantkv.peers.versions import check_peer, versions
 from quantkv.spec import CacheSpec
+from quantkv.sweep.behaviour import Behaviour, behaviour_texts
 from quantkv.sweep.config import ModelEntry, Sweep
-from quantkv.sweep.grid import BASELINE, MEMORY_STEPS, Cell, expand
+from quantkv.sweep.grid import BASELINE, BEHAVIOUR, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.results import Row
 from quantkv.sweep.runner import OnArm, Result, Step
@@ -43,6 +44,7 @@ class LocalMeasure:
     def preflight(self, sweep: Sweep) -> None:
         """A missing text, a context beyond a model's limit, a format that a model cannot run."""
         self.text = load_text(sweep.quality.text.argument if sweep.quality else "python-docs")
+        behaviour_texts(sweep)
         cells = expand(sweep)
         for entry in sweep.models:
             config = model_config(entry)
@@ -65,6 +67,7 @@ class LocalSession:
         self.config, self.device = self.model.config, self.model.device
         self.identity = model_identity(self.model)
         self._plans: dict[int, Plan] = {}
+        self.behaviour = Behaviour(self.tokenizer, sweep)
         check_limit(self.config, entry.id, sweep)
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
@@ -74,6 +77,8 @@ class LocalSession:
         facts |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
         if cell.kind == "quality":
             return facts | {"tokens": self._digest(cell)}
+        if cell.kind in BEHAVIOUR:
+            return facts | {"tokens": self.behaviour.digest(cell)}
         return facts | {"threads": self._threads(cell.kind), "machine": self._machine}
 
     def check(self, cell: Cell) -> None:
@@ -94,6 +99,12 @@ class LocalSession:
             keep_tokens=True,
             seed=head.seed,
         )
+
+    def retrieval(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
+        self.behaviour.measure(self.model, cells, on_arm, step)
+
+    def generation(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
+        self.behaviour.measure(self.model, cells, on_arm, step)
 
     def speed(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
         head, by_label, speed = cells[0], {cell.label: cell for cell in cells}, self.sweep.speed
@@ -169,6 +180,8 @@ class LocalSession:
             protocol |= {"text_sha256": self.text.sha256, "span": max(self.sweep.contexts_of_quality())}
             protocol |= {"bos": self._quality_protocol(cell.prefill).bos_found(self.tokenizer)}
             protocol |= {"windows": len(self._plan(cell.seed).starts)}
+        elif cell.kind in BEHAVIOUR:
+            protocol |= self.behaviour.protocol(cell)
         else:
             protocol["threads"] = self._threads(cell.kind)
         return protocol

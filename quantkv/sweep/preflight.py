@@ -31,7 +31,7 @@ def tokens_needed(sweep: Sweep) -> int:
     """The longest sequence any cell runs: the largest context and what is scored or decoded after it."""
     after = [sweep.quality.protocol.score if sweep.quality and sweep.quality.protocol.whole is None else 0]
     after += [sweep.speed.rounds * sweep.speed.block if sweep.speed else 0]
-    after += [MEMORY_STEPS if sweep.memory else 0]
+    after += [MEMORY_STEPS if sweep.memory else 0, sweep.generation.tokens if sweep.generation else 0]
     return max(sweep.contexts) + max(after)
 
 

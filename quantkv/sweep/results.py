@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
-SECTIONS = ("quality", "speed", "memory")
+SECTIONS = ("quality", "speed", "memory", "retrieval", "generation")
 STATUSES = ("ok", "failed", "skipped")
 _RANK = {"failed": 0, "skipped": 1, "ok": 2}
 

@@ -1,7 +1,7 @@
 """Runs a sweep: finds what is missing, measures it block by block, writes every cell the moment it is known.
 
 The runner knows nothing of models. It is handed a ``Measure`` that opens one model at a time and has the
-three measuring functions; the one in ``quantkv.sweep.local`` runs in this process, tests hand in a fake.
+measuring functions; the one in ``quantkv.sweep.local`` runs in this process, tests hand in a fake.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class Session(Protocol):
     def speed(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
 
     def memory(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
+
+    def retrieval(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
+
+    def generation(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
 
     def row(self, cell: Cell, result: Result, key: str) -> Row:
         """The whole row, with protocol and provenance."""
@@ -206,7 +210,7 @@ class _Runner:
                 del left[id(cell)]
 
         limit = self.sweep.run.cell_timeout
-        run = {"quality": session.quality, "speed": session.speed, "memory": session.memory}[cells[0].kind]
+        run = getattr(session, cells[0].kind)
         on_clock = self.display.forecast.block(cells[0].kind, cells[0].context, len(cells))
         try:
             with time_limit(limit and limit * len(cells)), on_clock:

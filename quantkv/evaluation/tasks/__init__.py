@@ -3,7 +3,17 @@
 A task is one file with a class that has a `name` and `make`; `register_task` makes it known by its name.
 """
 
-from quantkv.evaluation.tasks.base import HEAD, TAIL, Haystack, Sample, Task
+from quantkv.evaluation.tasks.base import HEAD, TAIL, Haystack, Sample, Task, check_room
 from quantkv.evaluation.tasks.registry import register_task, task_named, task_names
 
-__all__ = ["HEAD", "TAIL", "Haystack", "Sample", "Task", "register_task", "task_named", "task_names"]
+__all__ = [
+    "HEAD",
+    "TAIL",
+    "Haystack",
+    "Sample",
+    "Task",
+    "check_room",
+    "register_task",
+    "task_named",
+    "task_names",
+]

@@ -57,11 +57,7 @@ class Haystack:
     def __init__(
         self, tokenizer: Any, filler: Tensor, length: int, *, tail: int = TAIL, bos_id: int | None = None
     ) -> None:
-        if length - tail <= HEAD:
-            raise QuantKVError(
-                f"a context of {length} tokens has no room for facts between its first {HEAD} and its last "
-                f"{tail} tokens; use a longer context or a smaller tail"
-            )
+        check_room(length, tail)
         self.tokenizer, self.length, self.tail = tokenizer, length, tail
         self._filler, self._start = filler.flatten().tolist(), [] if bos_id is None else [bos_id]
 
@@ -101,6 +97,15 @@ class Haystack:
                 f"{HEAD} and its last {self.tail} tokens; use a longer context or a smaller tail"
             )
         return HEAD + round(depth * room)
+
+
+def check_room(length: int, tail: int) -> None:
+    """Raise where a context has no token between its first `HEAD` and its last `tail`."""
+    if length - tail <= HEAD:
+        raise QuantKVError(
+            f"a context of {length} tokens has no room for facts between its first {HEAD} and its last "
+            f"{tail} tokens; use a longer context or a smaller tail"
+        )
 
 
 class _Text:
