@@ -1,0 +1,122 @@
+"""Warnings, before any number is read: damage, failures, flags, notes, and rows that should not be compared.
+
+They are gathered from all rows, also from those that no table shows because a newer row took their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantkv.report.html.index import Results, study_names
+from quantkv.report.numbers import compact
+from quantkv.report.summary import Row, protocol_of, requested
+
+LEVELS = ("damaged", "failed", "caution", "flag", "note")
+DISTINGUISHING = ("model", "revision", "dtype", "attn", "format", "spec", "context", "batch", "seed")
+VERSIONS = ("quantkv", "commit", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One warning, how loud it is, and the rows it holds for: ``int4-head at 512, 2048``."""
+
+    level: str
+    words: str
+    where: tuple[str, ...]
+
+
+def alerts(found: Results) -> list[Alert]:
+    """The loudest first; equal words of several rows are one warning."""
+    places: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for level, words, label, context in _all(found):
+        contexts = places.setdefault((level, words), {}).setdefault(label, [])
+        if context not in contexts:
+            contexts.append(context)
+    gathered = [Alert(level, words, _where(labels)) for (level, words), labels in places.items()]
+    gathered += [*_left_out(found), *_mixed_versions(found)]
+    return sorted(gathered, key=lambda alert: LEVELS.index(alert.level))
+
+
+def _all(found: Results) -> Iterator[tuple[str, str, str, int]]:
+    several = len({requested(row, "model") for row in found.rows}) > 1
+    for row, label in zip(found.rows, found.labels):
+        name = f"{label} of {requested(row, 'model')}" if several else label
+        for level, words in _of_row(row):
+            yield level, words, name, int(requested(row, "context") or 0)
+    yield from _verdicts(found, several)
+
+
+def _of_row(row: Row) -> Iterator[tuple[str, str]]:
+    kind, effective = row["kind"], row.get("effective") or {}
+    if row.get("status") != "ok":
+        yield "failed", f"{kind} {row.get('status')}: {row.get('reason') or 'no reason was recorded'}"
+    for flag in (row.get(kind) or {}).get("flags") or []:
+        yield "flag", f"{kind}: {flag}"
+    for note in effective.get("notes") or []:
+        yield "note", f"{kind}: {note}"
+    if kind == "speed" and row.get("status") == "ok" and effective.get("engine") == "reference":
+        yield "flag", "speed: timed on the PyTorch reference engine, which is no speed claim (drawn hollow)"
+
+
+def _verdicts(found: Results, several: bool) -> Iterator[tuple[str, str, str, int]]:
+    """Every record that is unfit or wants caution, with the largest KL of its format in the words."""
+    for study in found.studies:
+        bad = [record for record in study.records() if record["verdict"] in ("unfit", "caution")]
+        largest: dict[tuple[str, str], float] = {}
+        for record in bad:
+            key = (record["label"], record["verdict"])
+            largest[key] = max(largest.get(key, 0.0), record["kl_mean"])
+        for record in bad:
+            label, verdict = record["label"], record["verdict"]
+            up_to = compact(largest[label, verdict])
+            words = "damages the model" if verdict == "unfit" else "use with caution"
+            name = f"{label} of {study.model}" if several else label
+            level = "damaged" if verdict == "unfit" else "caution"
+            yield level, f"{words}: mean KL up to {up_to} nats per token", name, int(record["context"])
+
+
+def _where(labels: Mapping[str, list[int]]) -> tuple[str, ...]:
+    return tuple(f"{label} at {', '.join(map(str, sorted(contexts)))}" for label, contexts in labels.items())
+
+
+def _left_out(found: Results) -> list[Alert]:
+    names = study_names(found.studies)
+    return [Alert("note", note, (name,)) for study, name in zip(found.studies, names) for note in study.notes]
+
+
+def _mixed_versions(found: Results) -> list[Alert]:
+    """Rows of the same cell made by other versions, and software that differs between rows."""
+    cells: dict[tuple[Any, ...], list[int]] = {}
+    for number, row in enumerate(found.rows):
+        cells.setdefault(_cell(row), []).append(number)
+    twice = [numbers for numbers in cells.values() if len(numbers) > 1]
+    places = tuple(_twice(found, numbers) for numbers in twice)
+    words = "measured more than once: tables and plots show the newest row of each that succeeded"
+    found_alerts = [Alert("flag", words, places)] if places else []
+    differing = tuple(filter(None, (_differing(found, name) for name in VERSIONS)))
+    if differing:
+        found_alerts.append(Alert("note", "rows were made by different software", differing))
+    return found_alerts
+
+
+def _cell(row: Row) -> tuple[Any, ...]:
+    protocol = sorted((str(name), str(value)) for name, value in protocol_of(row).items())
+    return row["kind"], *(str(requested(row, name)) for name in DISTINGUISHING), tuple(protocol)
+
+
+def _twice(found: Results, numbers: list[int]) -> str:
+    row = found.rows[numbers[0]]
+    made = [found.rows[number].get("provenance") or {} for number in numbers]
+    versions = ", ".join(
+        dict.fromkeys(f"{m.get('quantkv')} ({m.get('commit') or 'no commit'})" for m in made)
+    )
+    where = f"{found.labels[numbers[0]]} at {requested(row, 'context')}"
+    return f"{row['kind']} of {where}: {len(numbers)} rows, quantkv {versions}"
+
+
+def _differing(found: Results, name: str) -> str:
+    values = [(row.get("provenance") or {}).get(name) for row in found.rows]
+    distinct = sorted({str(value) for value in values if value})
+    return f"{name}: {', '.join(distinct)}" if len(distinct) > 1 else ""

@@ -1,0 +1,186 @@
+"""What the plots of a page draw: plain numbers for each study, made from the same curves as the figures.
+
+Every point carries the numbers of the rows behind it, so that a click on it can show where it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantkv.report.curves import METRICS, Curve, curves, per_context, with_baseline
+from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records, study_names
+from quantkv.report.html.looks import looks
+from quantkv.report.numbers import compact, significant
+from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Study
+
+MIB = 2.0**-20
+FLOOR_SHARE = 1e-2
+Payload = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One metric against context: ``metric`` is a name in ``curves.METRICS``, ``scale`` log or linear."""
+
+    name: str
+    title: str
+    axis: str
+    metric: str
+    scale: str
+    note: str
+
+
+CHARTS = (
+    Chart(
+        "kl",
+        "Quality against context",
+        "KL to the exact cache (nats per token)",
+        "kl",
+        "log",
+        "Mean KL divergence with its interval; formats stand slightly apart sideways, so that bars stay visible",
+    ),
+    Chart(
+        "memory",
+        "Memory against context",
+        "cache held (MiB)",
+        "held",
+        "log",
+        "Bytes the cache holds; the dotted line is a cache of 16 bits per element.",
+    ),
+    Chart(
+        "decode_ms",
+        "Decode time against context",
+        "decode (ms per step)",
+        "decode_ms",
+        "linear",
+        "Median, bars from the 10th to the 90th percentile; hollow: PyTorch reference engine, no speed claim.",
+    ),
+)
+PARETO_NOTE = (
+    "Bits per element of the whole cache, exact tokens counted at 16, against mean KL with its interval. "
+    "The dashed line joins the formats that no other beats in both."
+)
+BOUNDS = [{"y": CAUTION_KL, "text": "caution"}, {"y": UNFIT_KL, "text": "unfit"}]
+
+
+def payload(found: Results) -> Payload:
+    """Everything the scripts of the page read; plain JSON."""
+    names = study_names(found.studies)
+    plotted = [
+        _study(study, name, index, found) for index, (study, name) in enumerate(zip(found.studies, names))
+    ]
+    return {"rows": [dict(row) for row in found.rows], "labels": list(found.labels), "studies": plotted}
+
+
+def _study(study: Study, name: str, index: int, found: Results) -> Payload:
+    sources = rows_of_records(study, found.rows)
+    charts = [_pareto(study, sources), *(_chart(chart, study, sources, found) for chart in CHARTS)]
+    return {
+        "name": name,
+        "contexts": sorted({int(context) for context in study.frame["context"]}),
+        "formats": looks(study.frame["label"], f"s{index}f"),
+        "charts": [chart for chart in charts if chart["points"] or chart["failed"]],
+    }
+
+
+def _pareto(study: Study, sources: Mapping[tuple[Any, ...], list[int]]) -> Payload:
+    points = []
+    for record in study.records():
+        bits, kl = number(record["bits_cache_16"]), number(record["kl_mean"])
+        if bits is not None and kl is not None:
+            ends = {"low": number(record["kl_low"]), "high": number(record["kl_high"])}
+            place = {"format": record["label"], "context": int(record["context"]), "x": bits, "y": kl}
+            rows = sources.get(cell_of_record(record), [])
+            points.append({**place, **ends, "hollow": False, "rows": rows, "tip": _pareto_tip(record)})
+    head = {"name": "pareto", "title": "Bits against quality", "x": "bits per element at this context"}
+    shape = {"y": CHARTS[0].axis, "scale": "log", "note": PARETO_NOTE, "bounds": BOUNDS, "guides": []}
+    return {**head, **shape, "points": points, "failed": []}
+
+
+def _pareto_tip(record: Mapping[str, Any]) -> str:
+    bits = f"{record['bits_cache_16']:.2f} bits at {int(record['context'])} tokens"
+    kl = f"KL {_spread(record['kl_mean'], record['kl_low'], record['kl_high'])}"
+    return "\n".join([record["label"], bits, kl])
+
+
+def _chart(
+    chart: Chart, study: Study, sources: Mapping[tuple[Any, ...], list[int]], found: Results
+) -> Payload:
+    metric = METRICS[chart.metric]
+    drawn = curves(study, metric)
+    if chart.name == "decode_ms":
+        drawn = with_baseline(drawn, study, per_second=False)
+    rows = _rows_by_point(study, sources, found, metric.kind)
+    points = [point for curve in drawn for point in _points(curve, chart, rows)]
+    failed = [
+        {"format": curve.label, "x": context, "rows": rows.get((curve.label, context), [])}
+        for curve in drawn
+        for context in curve.failed
+    ]
+    head = {"name": chart.name, "title": chart.title, "x": "context (tokens)", "y": chart.axis}
+    bounds = BOUNDS if chart.name == "kl" else []
+    shape = {"scale": chart.scale, "bounds": bounds, "guides": _guides(chart, study)}
+    return {**head, **shape, "note": _note(chart, study), "points": points, "failed": failed}
+
+
+def _rows_by_point(
+    study: Study, sources: Mapping[tuple[Any, ...], list[int]], found: Results, kind: str
+) -> dict[tuple[str, int], list[int]]:
+    """Rows of one kind by label and context, all seeds together, as the curves are drawn."""
+    rows: dict[tuple[str, int], list[int]] = {}
+    for record in study.records():
+        own = [at for at in sources.get(cell_of_record(record), []) if found.rows[at]["kind"] == kind]
+        rows.setdefault((record["label"], int(record["context"])), []).extend(own)
+    return rows
+
+
+def _points(curve: Curve, chart: Chart, rows: Mapping[tuple[str, int], list[int]]) -> Iterable[Payload]:
+    for context, value, low, high in zip(curve.contexts, curve.values, curve.low, curve.high):
+        said = [curve.label, f"{context} tokens", f"{chart.axis}: {_spread(value, low, high)}"]
+        said += ["PyTorch reference engine: no speed claim"] if curve.hollow else []
+        ends = {"low": number(low), "high": number(high)}
+        place = {"format": curve.label, "context": context, "x": context, "y": value, **ends}
+        own = rows.get((curve.label, context), [])
+        yield {**place, "hollow": curve.hollow, "rows": own, "tip": "\n".join(said)}
+
+
+def _spread(value: float, low: Any, high: Any) -> str:
+    """Three significant digits, in square brackets the ends of the interval."""
+    ends = [number(low), number(high)]
+    text = _digits(value)
+    return text if None in ends else f"{text} [{', '.join(_digits(end) for end in ends)}]"
+
+
+def _digits(value: float | None) -> str:
+    return compact(value, 3) if value is None or abs(value) < 1 else significant(value, 3)
+
+
+def _guides(chart: Chart, study: Study) -> list[Payload]:
+    """Dotted lines that are no format: the yardstick of 16 bits, or a floor of the code path that is near."""
+    if chart.name == "memory":
+        return _guide(*per_context(study, "baseline_16bit_bytes", MIB))
+    if chart.name == "kl" and _floor_is_near(study):
+        return _guide(*per_context(study, "floor_path_kl"))
+    return []
+
+
+def _guide(contexts: list[int], values: list[float]) -> list[Payload]:
+    points = [{"x": context, "y": value} for context, value in zip(contexts, values) if value > 0]
+    return [{"points": points}] if points else []
+
+
+def _note(chart: Chart, study: Study) -> str:
+    """A floor far below every value is told, not drawn: it would squeeze all that is to be seen."""
+    floor = study.frame["floor_path_kl"].max()
+    if chart.name != "kl" or not floor > 0:
+        return chart.note
+    if _floor_is_near(study):
+        return f"{chart.note} The dotted line is the floor of the code path."
+    return f"{chart.note} The floor of the code path, {compact(floor, 1)}, lies below the axis."
+
+
+def _floor_is_near(study: Study) -> bool:
+    floor, kl = study.frame["floor_path_kl"].max(), study.frame["kl_mean"]
+    return bool(floor > FLOOR_SHARE * kl[kl > 0].min())

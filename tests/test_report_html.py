@@ -1,0 +1,306 @@
+"""The page without a browser: every row and flag is in it, nothing escapes, equal rows make equal pages."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rows import failed_row, memory_row, quality_row, row, speed_row, sweep_rows
+
+from quantkv.report import write_report
+from quantkv.report.html import page
+from quantkv.report.html.alerts import alerts
+from quantkv.report.html.grid import JOINED, grids
+from quantkv.report.html.headings import heading
+from quantkv.report.html.index import results
+from quantkv.report.html.limits import limits
+from quantkv.report.html.looks import DARK_BACKGROUND, MIN_CONTRAST, contrast, dark_color, looks, outline
+from quantkv.report.html.words import words
+from quantkv.report.style import SPARE, STYLES, styles_for
+
+SMOLLM2 = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"
+FIVE_MB = 5_000_000
+HOSTILE = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "\"' onclick='x", "{{7*7}}"]
+
+
+class Parsed(HTMLParser):
+    """Every element with its attributes, all text that a reader sees, and the JSON that scripts read."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self._inside == "script" else self.text).append(data)
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.scripts[0])
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def shipped_rows() -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(SMOLLM2.glob("*.json"))]
+
+
+def test_every_row_and_every_flag_is_in_the_page() -> None:
+    rows = shipped_rows()
+    rows.append(failed_row("memory", "kivi-2", 4096, "worker was killed by signal 9"))
+    parsed = Parsed(page(rows))
+    by_key = {row["key"]: row for row in parsed.data["rows"]}
+    assert by_key == {row["key"]: row for row in rows}
+    said = " ".join(parsed.text)
+    flags = {flag for row in rows for flag in (row[row["kind"]] or {}).get("flags", [])}
+    assert flags and all(flag in said for flag in flags)
+    assert "worker was killed by signal 9" in said
+    opened = {int(at) for line in parsed.named("tr") for at in (line.get("data-rows") or "").split()}
+    assert opened == set(range(len(rows)))
+
+
+def test_the_shipped_sweep_is_one_small_file_that_fetches_nothing(tmp_path: Path) -> None:
+    write_report(SMOLLM2, tmp_path, figures=[], tables=["csv"])
+    text = (tmp_path / "report.html").read_text()
+    parsed = Parsed(text)
+    assert len(text.encode()) < FIVE_MB
+    for tag, attributes in parsed.elements:
+        assert tag not in ("img", "iframe", "object", "embed", "base", "form", "video", "audio")
+        assert not attributes.get("src")
+        assert (attributes.get("href") or "#")[:1] == "#" or attributes["href"] == "data:,"
+    assert not re.search(r"@import|url\(", text.split("<style>")[1].split("</style>")[0])
+    policy = next(
+        m["content"] for m in parsed.named("meta") if m.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert "default-src 'none'" in policy and policy.count("'sha256-") == len(parsed.named("script")) - 1
+
+
+def test_without_the_page_no_page(tmp_path: Path) -> None:
+    paths = write_report(sweep_rows(contexts=(512,)), tmp_path, figures=[], tables=["csv"], html=False)
+    assert [path.name for path in paths] == ["table.csv"] and not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_markup_in_names_and_reasons_stays_text(label: str) -> None:
+    plain = Parsed(page(hostile_rows("name")))
+    parsed = Parsed(page(hostile_rows(label)))
+    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in plain.elements]
+    assert [sorted(names) for _, names in parsed.elements] == [sorted(names) for _, names in plain.elements]
+    assert label in " ".join(parsed.text)
+    assert label in {row["requested"]["format"] for row in parsed.data["rows"]}
+
+
+def hostile_rows(label: str) -> list[dict]:
+    """``label`` wherever a row may hold a text of its user."""
+    one = quality_row(
+        label, 512, model=label, values={"flags": [label], label: 1.0}, protocol={"text": label}
+    )
+    one["effective"]["notes"] = [label]
+    one["provenance"] |= {"commit": label, "weights": label}
+    return [one, speed_row(label, 512, model=label), failed_row("memory", label, 512, label, model=label)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20))
+def test_any_label_keeps_the_structure_of_the_page(label: str) -> None:
+    parsed = Parsed(page([quality_row(label, 512)]))
+    plain = Parsed(page([quality_row("name", 512)]))
+    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in plain.elements]
+    assert parsed.data["rows"][0]["requested"]["format"] == label
+
+
+def test_equal_rows_in_any_order_make_equal_pages() -> None:
+    rows = sweep_rows(contexts=(512, 2048), formats=("fp16", "int4-head", "kivi-2"))
+    shuffled = random.Random(3).sample(rows, len(rows))
+    assert page(rows) == page(shuffled)
+
+
+def test_no_rows_one_row_and_only_failures_still_make_pages() -> None:
+    assert "There are no result rows here." in page([])
+    single = Parsed(page([memory_row("int4-head", 512)]))
+    assert len(single.data["rows"]) == 1 and single.data["studies"][0]["charts"][0]["name"] != "pareto"
+    failed = [failed_row(kind, "int4-head", 512, f"{kind} broke") for kind in ("quality", "speed", "memory")]
+    text = " ".join(Parsed(page(failed)).text)
+    assert all(f"{kind} failed: {kind} broke" in text for kind in ("quality", "speed", "memory"))
+
+
+def test_a_number_that_was_not_measured_is_a_dash_and_sorts_last() -> None:
+    rows = [
+        quality_row(
+            "int4-head", 512, values={"kl_mean": float("nan"), "kl_p99": None, "top1_agreement": 0.5}
+        ),
+        quality_row("kivi-2", 512),
+    ]
+    found = results(rows)
+    joined = grids(found)[0]
+    at = [head.text for head in joined.heads].index("KL")
+    cells = {line.format: line.cells[at] for line in joined.lines}
+    assert (cells["int4-head"].text, cells["int4-head"].sort) == ("—", None)
+    assert cells["kivi-2"].sort == 0.0058
+    assert "NaN" not in page(rows).split('id="data">')[1].split("</script>")[0]
+
+
+def test_a_kind_that_no_code_knows_gets_its_table_and_its_dialog() -> None:
+    one = row("speed", "int4-head", 512, None)
+    one |= {
+        "kind": "retrieval",
+        "retrieval": {"accuracy": 0.75, "samples": 8, "task": "needle", "flags": ["few"]},
+    }
+    found = results([one, quality_row("int4-head", 512)])
+    grid = next(grid for grid in grids(found) if grid.kind == "retrieval")
+    shown = {head.text: cell.text for head, cell in zip(grid.heads, grid.lines[0].cells)}
+    assert shown == {
+        "format": "int4-head", "context": "512", "accuracy": "0.7500", "samples": "8", "task": "needle",
+        "notes": "few",
+    }  # fmt: skip
+    assert "retrieval: few" in [alert.words for alert in alerts(found)]
+    assert not any("No task was scored" in said for said in limits(found.studies[0], found.kinds))
+
+
+def test_the_words_name_damage_cost_size_and_speed_with_intervals() -> None:
+    common = {"kl_low": None, "kl_high": None}
+    rows = [
+        quality_row(
+            "int8-head",
+            512,
+            values=common | {"kl_mean": 1e-5, "delta_nll_low": -0.001, "delta_nll_high": 0.002},
+        ),
+        quality_row("int4-head", 512, values=common | {"kl_mean": 0.006, "delta_nll_low": 0.006}),
+        quality_row("kivi-2", 512, values=common | {"kl_mean": 0.2}),
+        memory_row("int8-head", 512, values={"ratio_to_16bit": 0.6}),
+        memory_row("int4-head", 512, values={"ratio_to_16bit": 0.35}),
+        speed_row(
+            "int8-head",
+            512,
+            engine="native",
+            values={"ratio_to_baseline": 0.7, "ratio_low": 0.6, "ratio_high": 0.8},
+        ),
+        speed_row(
+            "int4-head",
+            512,
+            engine="native",
+            values={"ratio_to_baseline": 0.75, "ratio_low": 0.7, "ratio_high": 0.9},
+        ),
+    ]
+    (study,) = results(rows).studies
+    said = words(study)
+    assert said.lead == (
+        "Damaged, with a mean KL of 0.1 nats per token or more at some context: kivi-2.",
+        "No cost in perplexity that these windows can tell from zero: int8-head "
+        "(ΔNLL at most +0.0020 nats per token).",
+        "A small cost in perplexity: int4-head.",
+        "The smallest cache weighed among sound formats is that of int4-head, 0.35 × 16 bits.",
+        "The fastest timed is int8-head, at 0.70 [0.60, 0.80] of DynamicCache's decode time; "
+        "the intervals do not tell int4-head from it.",
+    )
+    assert {item.label: item.badge for item in said.items} == {
+        "int8-head": "",
+        "int4-head": "",
+        "kivi-2": "damaged",
+    }
+    told = limits(study, ["quality", "speed", "memory"])
+    assert "Not timed: kivi-2." in told and "Not weighed: kivi-2." in told
+
+
+def test_times_of_the_reference_engine_are_no_speed_claim_anywhere() -> None:
+    rows = [quality_row("int4-head", 512), speed_row("int4-head", 512, values={"ratio_to_baseline": 0.1})]
+    found = results(rows)
+    (study,) = found.studies
+    assert not any("fastest" in sentence for sentence in words(study).lead)
+    assert any("no speed claim" in str(sentence) for sentence in words(study).items[0].sentences)
+    assert any("no speed claim" in alert.words for alert in alerts(found))
+    charts = Parsed(page(rows)).data["studies"][0]["charts"]
+    points = next(chart for chart in charts if chart["name"] == "decode_ms")["points"]
+    assert {point["format"]: point["hollow"] for point in points} == {
+        "DynamicCache": False,
+        "int4-head": True,
+    }
+
+
+def test_rows_of_one_cell_by_two_versions_are_told() -> None:
+    old, new = quality_row("int4-head", 512), quality_row("int4-head", 512, values={"kl_mean": 0.5})
+    new["key"] = "another"
+    new["provenance"] |= {"quantkv": "0.2.0", "started": "2032-01-01T00:00:00+00:00"}
+    told = {alert.words: alert.where for alert in alerts(results([old, new]))}
+    (twice,) = (where for said, where in told.items() if "more than once" in said)
+    assert twice == ("quality of int4-head at 512: 2 rows, quantkv 0.2.0 (no commit), 0.1.0 (no commit)",)
+    assert told["rows were made by different software"] == ("quantkv: 0.1.0, 0.2.0",)
+
+
+def test_points_lead_to_the_rows_behind_them() -> None:
+    rows = sweep_rows(contexts=(512, 2048), formats=("int4-head", "kivi-2"))
+    data = Parsed(page(rows)).data
+    kinds = {"kl": "quality", "memory": "memory", "decode_ms": "speed"}
+    for chart in data["studies"][0]["charts"]:
+        for point in chart["points"]:
+            behind = [data["rows"][at] for at in point["rows"]]
+            assert {one["requested"]["context"] for one in behind} == {point["context"]}
+            wanted = {"quality", "speed", "memory"} if chart["name"] == "pareto" else {kinds[chart["name"]]}
+            assert {one["kind"] for one in behind} == wanted
+
+
+def test_studies_are_kept_apart_and_named() -> None:
+    rows = [*sweep_rows(contexts=(512,)), *sweep_rows(contexts=(512,), dtype="bfloat16")]
+    data = Parsed(page(rows)).data
+    names = [study["name"] for study in data["studies"]]
+    assert len(set(names)) == 2 and all(
+        any(dtype in name for name in names) for dtype in ("float32", "bfloat16")
+    )
+    joined = grids(results(rows))[0]
+    assert joined.kind == JOINED and "study" in [head.text for head in joined.heads]
+
+
+def test_names_of_numbers_become_words_and_units() -> None:
+    assert heading("prefill_peak_bytes") == ("prefill peak", "MiB", 2.0**-20)
+    assert heading("decode_ms_p10") == ("decode p10", "ms", 1.0)
+    assert heading("decode_tokens_per_s") == ("decode", "tokens/s", 1.0)
+    assert heading("kl_low") == ("KL (low)", "nats/token", 1.0)
+    assert heading("steps") == ("steps", "", 1.0)
+
+
+def test_colours_are_those_of_the_figures_and_readable_in_the_dark() -> None:
+    labels = ["int4-head", "kivi-2", "my-format"]
+    assert {look["label"]: look["light"] for look in looks(labels, "f")} == {
+        label: style.color for label, style in styles_for(["DynamicCache", *labels]).items()
+    }
+    for style in (*STYLES.values(), *SPARE):
+        assert contrast(dark_color(style.color), DARK_BACKGROUND) >= MIN_CONTRAST
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    assert contrast("#777777", "#ffffff") == pytest.approx(
+        4.48, abs=0.005
+    )  # the usual example of a near miss
+
+
+def test_markers_are_the_outlines_of_the_figures() -> None:
+    assert outline("o") is None
+    diagonal = round(0.5**0.5, 3)
+    assert {tuple(corner) for corner in outline("s") or []} == {
+        (x, y) for x in (-diagonal, diagonal) for y in (-diagonal, diagonal)
+    }
+    assert {tuple(corner) for corner in outline("D") or []} == {
+        (1.0, 0.0),
+        (-1.0, 0.0),
+        (0.0, 1.0),
+        (0.0, -1.0),
+    }
+    assert len(outline("p") or []) == 5 and len(outline("h") or []) == 6 and len(outline("*") or []) == 10
+    top = min(outline("^") or [], key=lambda corner: corner[1])
+    assert top[0] == 0.0  # a triangle that points up, with y downwards as on a page
