@@ -17,6 +17,8 @@ _HOMES = {
     "simulate": "evaluation.simulate",
     "perplexity": "evaluation.perplexity",
     "evaluate": "evaluation.evaluate",
+    "retrieval": "evaluation.behaviour",
+    "long_generation": "evaluation.behaviour",
     "curves": "evaluation.curves",
     "inspect": "evaluation.inside.inspection",
     "check": "evaluation.gate.run",
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from quantkv.cache import QuantizedCache, cache_argument
     from quantkv.data import load_text
     from quantkv.errors import QuantKVError, UnsupportedError
+    from quantkv.evaluation.behaviour import long_generation, retrieval
     from quantkv.evaluation.curves import curves
     from quantkv.evaluation.evaluate import evaluate
     from quantkv.evaluation.gate.run import check

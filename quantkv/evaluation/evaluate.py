@@ -76,7 +76,7 @@ def evaluate(
     changes = {"windows": windows, "score": score, "prefill": prefill, "scale_bf16": scale_bf16}
     settings = make_protocol(protocol, **changes)
     loaded = text if isinstance(text, Text) else load_text(text)
-    study = _Study(model, tok, _labelled(formats), loaded, tokenize(loaded, tok), seed, batch)
+    study = Study(model, tok, labelled(formats), loaded, tokenize(loaded, tok), seed, batch)
     if "quality" in kinds:
         study.quality(settings.contexts(contexts, alone=set(kinds) == {"quality"}), settings)
     for context in contexts:
@@ -87,7 +87,7 @@ def evaluate(
     return Evaluation(study.rows)
 
 
-def _labelled(formats: Iterable[Format] | Mapping[str, Format]) -> dict[str, Format]:
+def labelled(formats: Iterable[Format] | Mapping[str, Format]) -> dict[str, Format]:
     """Formats by the name they carry in tables, wrong ones found before anything runs."""
     if isinstance(formats, str) or callable(formats):
         raise QuantKVError("formats must be a list, such as ['int4-head', 'kivi-2']")
@@ -99,7 +99,7 @@ def _labelled(formats: Iterable[Format] | Mapping[str, Format]) -> dict[str, For
     return {label: parse_format(given) for label, given in items}
 
 
-class _Study:
+class Study:
     """One model, one text, some formats: measures kinds of numbers and keeps their rows."""
 
     def __init__(
@@ -123,7 +123,7 @@ class _Study:
                 protocol=settings,
                 starts=plan.starts,
                 seed=self.seed,
-                on_arm=self._adder("quality", context, protocol),
+                on_arm=self.adder("quality", context, protocol),
             )
 
     def speed(self, context: int, rounds: int, block: int, threads: int | None) -> None:
@@ -144,7 +144,7 @@ class _Study:
             block=block,
             threads=threads,
             seed=self.seed,
-            on_arm=self._adder("speed", context, protocol),
+            on_arm=self.adder("speed", context, protocol),
         )
 
     def memory(self, context: int, threads: int | None) -> None:
@@ -153,7 +153,7 @@ class _Study:
                 "memory needs a model that quantkv.load_model loaded: a worker must load it again"
             )
         name = {"name": self.identity["model"], "dtype": str(self.model.dtype).removeprefix("torch.")}
-        add = self._adder("memory", context, {"isolate": "process", "phases": list(PHASES)})
+        add = self.adder("memory", context, {"isolate": "process", "phases": list(PHASES)})
         for label, arm in self.arms.items():
             clock = Clock()
             options: Result = {
@@ -168,7 +168,7 @@ class _Study:
             except (QuantKVError, WorkerError) as error:
                 add(label, failure("memory", error, clock.seconds))
 
-    def _adder(self, kind: str, context: int, protocol: Result) -> Any:
+    def adder(self, kind: str, context: int, protocol: Result) -> Any:
         """What `on_arm` does: turn a result into a row."""
         clock = Clock()
 

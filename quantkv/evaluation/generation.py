@@ -26,7 +26,7 @@ from quantkv.evaluation.choosing import Choice
 from quantkv.evaluation.divergence import TokenScores, compare
 from quantkv.evaluation.generation_section import Generation, summarise
 from quantkv.evaluation.huggingface import attention, check_length, forward, share
-from quantkv.evaluation.retrieval import REFERENCE, spec_of
+from quantkv.evaluation.packed_arms import REFERENCE, spec_of
 from quantkv.evaluation.simulate import simulate
 from quantkv.spec import CacheSpec
 

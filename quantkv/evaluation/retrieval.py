@@ -14,17 +14,13 @@ from typing import Any
 from transformers import DynamicCache
 
 from quantkv.cache import QuantizedCache
-from quantkv.errors import QuantKVError
 from quantkv.evaluation.answers import Answered, answer, calls_after, prefilled
-from quantkv.evaluation.arms import Format, OnArm, Progress, Result, effective, failure, parse_format, success
+from quantkv.evaluation.arms import Format, OnArm, Progress, Result, effective, failure, success
 from quantkv.evaluation.huggingface import check_length
+from quantkv.evaluation.packed_arms import REFERENCE, spec_of
 from quantkv.evaluation.questions import Question
 from quantkv.evaluation.reading import check_packed, packed_read_fraction
 from quantkv.evaluation.retrieval_section import summarise
-from quantkv.spec import CacheSpec
-from quantkv.spec_text import parse_spec
-
-REFERENCE = "exact"
 
 
 def retrieval_block(
@@ -113,13 +109,3 @@ class _Block:
             questions, arm.answers, self.reference.answers, packed_read=packed_read, seed=seed
         )
         return success("retrieval", section.to_dict(), arm.effective, arm.seconds)
-
-
-def spec_of(label: str, given: Format) -> CacheSpec:
-    """The spec of an arm; QuantKVError for what no packed cache can hold."""
-    parsed = parse_format(given)
-    if not isinstance(parsed, CacheSpec):
-        raise QuantKVError(
-            f"{label} is no packed format; retrieval and generation run a real cache: name a preset or a spec"
-        )
-    return parse_spec(parsed)

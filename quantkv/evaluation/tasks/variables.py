@@ -8,8 +8,8 @@ import torch
 from quantkv.evaluation.tasks.base import Haystack, Sample
 from quantkv.evaluation.tasks.words import WORDS
 
-CHAINS = 5
-SHOWN = 2
+CHAINS = 8
+SHOWN = 3
 """Chains that the question resolves itself, to show how."""
 
 

@@ -1,0 +1,19 @@
+"""The arms of retrieval and generation: formats that a real packed cache holds, and the exact one."""
+
+from __future__ import annotations
+
+from quantkv.errors import QuantKVError
+from quantkv.evaluation.arms import Format, parse_format
+from quantkv.spec import CacheSpec
+
+REFERENCE = "exact"
+
+
+def spec_of(label: str, given: Format) -> CacheSpec:
+    """The spec of an arm; QuantKVError for what no packed cache of ours holds."""
+    parsed = parse_format(given)
+    if not isinstance(parsed, CacheSpec):
+        raise QuantKVError(
+            f"{label} is no packed format; retrieval and generation run a real cache: name a preset or a spec"
+        )
+    return parsed
