@@ -294,7 +294,10 @@ def kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
 
 
 def _plain_tensors(layer: Any) -> list[Tensor]:
-    return [t for t in vars(layer).values() if isinstance(t, Tensor) and t.numel() > 1]
+    """What a layer of transformers keeps: keys and values, and the states of linear layers, which lie in
+    dicts."""
+    held = [t for x in vars(layer).values() for t in (x.values() if isinstance(x, dict) else [x])]
+    return [t for t in held if isinstance(t, Tensor) and t.numel() > 1]
 
 
 def _plain_nbytes(layer: Any) -> int:

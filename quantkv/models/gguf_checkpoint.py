@@ -39,7 +39,7 @@ def converted_folder(path: Path) -> Path:
     if not path.is_file():
         raise QuantKVError(f"no such GGUF file: {path}")
     digest = _sha256(path)
-    folder = cache_folder() / "converted" / f"{path.stem}-{digest[:16]}-v{CONVERSION}"
+    folder = _place(path, digest)
     if not (folder / SOURCE_FILE).is_file():
         _remove_stale(folder.parent)
         print(f"quantkv: converting {path.name} once, kept in {folder}", file=sys.stderr, flush=True)
@@ -47,6 +47,12 @@ def converted_folder(path: Path) -> Path:
             _convert(path, digest, scratch / folder.name)
             _publish(scratch / folder.name, folder)
     return folder
+
+
+def kept_conversion(path: Path) -> Path | None:
+    """The checkpoint folder of an earlier conversion, if there was one."""
+    folder = _place(path, _sha256(path))
+    return folder if (folder / SOURCE_FILE).is_file() else None
 
 
 def read_source(folder: Path) -> dict[str, str]:
@@ -67,6 +73,10 @@ def gguf_precision(path: Path) -> str:
         name = elements.most_common(1)[0][0]
     bits = re.search(r"\d+", name)
     return f"{bits.group()}-bit GGUF ({name})" if bits else f"GGUF ({name})"
+
+
+def _place(path: Path, digest: str) -> Path:
+    return cache_folder() / "converted" / f"{path.stem}-{digest[:16]}-v{CONVERSION}"
 
 
 def _convert(path: Path, digest: str, target: Path) -> None:

@@ -1,0 +1,6 @@
+"""What fits: bytes of a model's cache under every format, the longest context and the largest batch, from a
+configuration alone."""
+
+from quantkv.planner.planning import Plan, plan
+
+__all__ = ["Plan", "plan"]

@@ -1,0 +1,77 @@
+"""A model's configuration by the names that `load_model` takes, or from a config.json; weights stay where
+they are."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.models import model_names, random_model
+from quantkv.models.gguf_checkpoint import kept_conversion
+from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
+from quantkv.models.quiet import quiet
+from quantkv.models.synthetic import is_random
+
+
+def load_config(name: str | Path, *, revision: str | None = None) -> PreTrainedConfig:
+    """The configuration of a built-in model, a hub id, a folder, a config.json or a .gguf file.
+
+    Raises QuantKVError in one line where there is none, UnsupportedError where transformers cannot read it.
+    """
+    name = str(name)
+    if is_random(name):
+        return random_model(name).config
+    path = packaged_gguf(name) if name in PACKAGED_MODELS else Path(name).expanduser()
+    if path.suffix.lower() == ".gguf":
+        return _from_gguf(path)
+    if path.suffix.lower() == ".json" or path.is_dir():
+        return _read(path / "config.json" if path.is_dir() else path)
+    return _from_hub(name, revision)
+
+
+def _from_gguf(path: Path) -> PreTrainedConfig:
+    """From the header of a GGUF file, whose vocabulary takes seconds to read, or from the copy that loading
+    it once has left."""
+    kept = kept_conversion(path) if path.is_file() else None
+    return _read(kept / "config.json") if kept else _read(path, folder=str(path.parent), gguf_file=path.name)
+
+
+def _read(file: Path, *, folder: str | None = None, **options: Any) -> PreTrainedConfig:
+    if not file.is_file():
+        raise QuantKVError(f"no such file: {file}")
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(folder or str(file), **options)
+    except Exception as error:  # broken files raise errors of many kinds
+        raise UnsupportedError(
+            f"transformers cannot read the configuration in {file}: {_line(error)}"
+        ) from error
+
+
+def _from_hub(name: str, revision: str | None) -> PreTrainedConfig:
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(name, revision=revision)
+    except OSError as error:
+        raise QuantKVError(_unknown(name, _line(error))) from error
+    except (ValueError, ImportError) as error:
+        raise UnsupportedError(
+            f"transformers cannot read the configuration of {name!r}: {_line(error)}"
+        ) from error
+
+
+def _unknown(name: str, reason: str) -> str:
+    close = difflib.get_close_matches(name, model_names(), n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return (
+        f"no configuration for {name!r}{hint}: no folder, .json or .gguf file, not a built-in name "
+        f"({', '.join(model_names())}), and as a hub id: {reason}"
+    )
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

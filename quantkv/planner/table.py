@@ -1,0 +1,106 @@
+"""A plan on a terminal: what it is for, a line per format, and what the numbers leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from quantkv.planner.planning import Plan, PlanRow
+from quantkv.planner.sizes import both_sizes
+from quantkv.report.numbers import DASH, significant
+
+NOT_COUNTED = (
+    "Not counted: activations, logits, fragments of the memory allocator, anything else on the device; "
+    "--allowance leaves room for them."
+)
+
+
+def plan_table(plan: Plan) -> Iterator[RenderableType]:
+    yield from _head(plan)
+    yield ""
+    yield _table(plan)
+    yield ""
+    yield from _notes(plan)
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    yield (
+        f"{plan.model} ({plan.family}): {plan.parameters:,} parameters, "
+        f"{both_sizes(plan.weights_bytes)} of weights in {plan.weights_dtype}"
+    )
+    layers = ", ".join(f"{count} × {kind}" for kind, count in plan.layers.items())
+    limit = f"{plan.position_limit:,} tokens" if plan.position_limit else "unstated"
+    yield f"cache layers: {layers}; position limit: {limit}; exact tokens in {plan.dtype}"
+    allowance = f" and an allowance of {both_sizes(plan.allowance_bytes)}" if plan.allowance_bytes else ""
+    yield (
+        f"memory: {both_sizes(plan.memory_bytes)} ({plan.memory_where}); "
+        f"weights{allowance} leave {both_sizes(max(0, plan.cache_room))} to the cache"
+    )
+
+
+def _table(plan: Plan) -> Table:
+    rows = "1 sequence" if plan.batch == 1 else f"{plan.batch} sequences"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("format", no_wrap=True)
+    for name in (
+        "bytes\nper token",
+        f"{plan.context:,} tokens, {rows}\nbytes",
+        "\nGB (1e9)",
+        "\nGiB (2^30)",
+        f"longest context\n{rows}",
+        f"largest batch\n{plan.context:,} tokens",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in plan.rows:
+        table.add_row(row.format, *_cells(plan, row))
+    return table
+
+
+def _cells(plan: Plan, row: PlanRow) -> list[str]:
+    total = row.bytes_total
+    if total is None or row.bytes_per_token is None:
+        return [DASH] * 6
+    sizes = [
+        f"{row.bytes_per_token:,.0f}",
+        f"{total:,}",
+        significant(total / 1e9, 4),
+        significant(total / 2**30, 4),
+    ]
+    return [
+        *sizes,
+        _longest(plan, row),
+        "no limit" if row.largest_batch is None else f"{row.largest_batch:,}",
+    ]
+
+
+def _longest(plan: Plan, row: PlanRow) -> str:
+    """What memory allows, with a star where the model's positions end before."""
+    fits = row.longest_context
+    text = "no limit" if fits is None else f"{fits:,}"
+    return f"{text} *" if plan.position_limit and (fits is None or fits > plan.position_limit) else text
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    limit = plan.position_limit
+    if any(_longest(plan, row).endswith("*") for row in plan.rows):
+        yield f"* more than the {limit:,} positions the model was made for: memory is not what limits it"
+    if limit is not None and plan.context > limit:
+        yield f"{plan.context:,} tokens are beyond the model's position limit of {limit:,}"
+    if plan.cache_room < 0:
+        yield f"the weights alone need {both_sizes(-plan.cache_room)} more than there is"
+    whys = {row.why: [r.format for r in plan.rows if r.why == row.why] for row in plan.rows if row.why}
+    for why, names in whys.items():
+        yield f"{', '.join(names)}: {why}"
+    if any((row.bytes_after_prefill or 0) > (row.bytes_total or 0) for row in plan.rows):
+        most = max(row.bytes_after_prefill or 0 for row in plan.rows)
+        yield (
+            "Layers with a sliding window hold a prompt that comes in one call until the next step: up to "
+            f"{both_sizes(most)} right after it. Longest context and largest batch are those while decoding."
+        )
+    yield (
+        "bytes per token: what one more token costs in the long run. The others are exact: with sinks, "
+        "recent window, reserve, pages that are not full, and layers that stay exact."
+    )
+    yield NOT_COUNTED
