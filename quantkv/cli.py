@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from quantkv.bench.cli import app as bench
+from quantkv.commands.plan import plan
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.command()(plan)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
 SetOption = Annotated[
