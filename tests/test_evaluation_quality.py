@@ -57,6 +57,44 @@ def test_unequal_windows_are_weighed_by_their_tokens():
     assert (quality.delta_nll_low, quality.kl_high, quality.kl_p99) == (None, None, None)
 
 
+def test_the_numbers_of_one_window_have_no_intervals():
+    quality = summarise(tally(UNEQUAL[0]))
+    assert (quality.nll, quality.delta_nll, quality.kl_mean) == (2.0, 1.0, pytest.approx(0.3))
+    intervals = (quality.delta_nll_low, quality.delta_nll_high, quality.kl_low, quality.kl_high)
+    assert intervals == (None, None, None, None)
+
+
+def test_median_and_maximum_are_over_tokens_not_windows():
+    """Of 0.1 to 0.4 and, in another window, 2.0 the middle is 0.3; the 99th percentile needs 5000 tokens."""
+    windows = (
+        scores([1.0] * 4, [1.0] * 4, [0.1, 0.4, 0.2, 0.3], [True] * 4),
+        scores([1.0], [1.0], [2.0], [True]),
+    )
+    quality = summarise(tally(*windows))
+    assert (quality.kl_median, quality.kl_max, quality.kl_p99) == (0.3, 2.0, None)
+    ramp = summarise(
+        tally(scores([1.0] * 5001, [1.0] * 5001, [float(i) for i in range(5001)], [True] * 5001))
+    )
+    assert ramp.kl_p99 == 4950.0
+
+
+@pytest.mark.parametrize(
+    "nll, nll_ref, delta, ratio",
+    [
+        ([1.0, math.inf], [1.0, 1.0], math.inf, math.inf),
+        ([1.0, 1.0], [1.0, math.inf], -math.inf, 0.0),
+        ([1.0, math.inf], [1.0, math.inf], math.nan, math.nan),
+    ],
+)
+def test_a_token_of_probability_zero_is_neither_hidden_nor_given_an_interval(nll, nll_ref, delta, ratio):
+    window = scores(nll, nll_ref, [0.1, 0.1], [True, True])
+    quality = summarise(tally(*[window] * 9))
+    assert quality.delta_nll == pytest.approx(delta, nan_ok=True)
+    assert quality.ppl_ratio == pytest.approx(ratio, nan_ok=True)
+    assert quality.delta_nll_low is None and quality.kl_low is not None
+    assert (quality.perplexity == math.inf) is (math.inf in nll)
+
+
 def test_windows_carry_what_pairing_two_runs_needs():
     first, second = summarise(tally(*UNEQUAL)).windows
     sums = {"sum_nll": 6.0, "sum_nll_ref": 2.0, "sum_kl": 0.3, "n_top1": 1, "sum_top5": 0.6}
@@ -109,8 +147,9 @@ def test_what_a_reader_must_not_miss_is_flagged(change, spec, flag):
 
 def test_a_number_that_read_no_packed_value_is_an_error():
     check_exercised("int4-head", 0.01, 64)
-    with pytest.raises(QuantKVError, match="no scored token reads a packed value at context 64"):
-        check_exercised("int4-head", 0.0, 64)
+    for nothing in (0.0, math.nan):
+        with pytest.raises(QuantKVError, match="no scored token reads a packed value at context 64"):
+            check_exercised("int4-head", nothing, 64)
 
 
 def test_a_lossy_format_that_changes_nothing_is_an_error():
@@ -139,8 +178,8 @@ def test_rows_say_what_ran_otherwise_than_asked():
     )
     assert row["effective"]["notes"] == ["said before", "attn: asked for quantkv, ran sdpa"]
     assert (row["status"], row["reason"], row["quality"], row["speed"]) == ("failed", "why", None, None)
-    with pytest.raises(ValueError, match="quality, speed, memory"):
-        build_row("retrieval", {}, {}, {}, {}, {})
+    with pytest.raises(ValueError, match="kind must be one of quality"):
+        build_row("colour", {}, {}, {}, {}, {})
 
 
 def test_the_baseline_runs_on_stock_attention_without_a_note():

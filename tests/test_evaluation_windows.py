@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.windows import make_windows, scored_length, window
+from quantkv.evaluation.windows import make_windows, scored_length, whole_windows, window
 
 IDS = torch.arange(100, 1100)
 BOS = 7
@@ -74,3 +74,13 @@ def test_windows_of_unequal_length_are_refused():
         scored_length([IDS[:20], IDS[:21]], 10)
     with pytest.raises(QuantKVError, match="context"):
         scored_length([IDS[:11]], 10)
+
+
+@pytest.mark.parametrize("length", [2, 7, 10])
+@pytest.mark.parametrize("tokens", [10, 29, 30, 31])
+def test_whole_windows_score_each_token_once_but_for_the_first_of_each(length, tokens):
+    plan = whole_windows(IDS[:tokens], length=length)
+    scored = [int(token) for w in plan.at(length) for token in w[1:]]
+    held = tokens // length * length
+    assert scored == [int(token) for i, token in enumerate(IDS[:held]) if i % length]
+    assert [int(w[1]) for w in plan.at(length)] == [int(IDS[start]) for start in plan.starts]

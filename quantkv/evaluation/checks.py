@@ -10,7 +10,7 @@ from quantkv.errors import QuantKVError
 from quantkv.evaluation.protocols import Protocol
 from quantkv.evaluation.quality import Quality
 from quantkv.peers.peer import Peer
-from quantkv.spec import CacheSpec
+from quantkv.spec import DEFAULT_FLUSH, CacheSpec
 
 LOW_PACKED_READ = 0.5
 LARGE_KL = 0.1
@@ -18,8 +18,9 @@ LOW_TOP1 = 0.8
 
 
 def check_exercised(label: str, packed_read: float | None, context: int) -> None:
-    """Raise where no scored token read a packed value: such a number says nothing about the format."""
-    if packed_read == 0:
+    """Raise where no scored token read a packed value, or (NaN) no attention ran through the format at all:
+    such a number says nothing about it."""
+    if packed_read is not None and not packed_read > 0:
         raise QuantKVError(
             f"{label}: no scored token reads a packed value at context {context}; use a longer context or a "
             "smaller window (recent, flush, sinks)"
@@ -46,13 +47,19 @@ def _measurement_flags(quality: Quality, spec: Any, protocol: Protocol) -> list[
     if share is not None and share < LOW_PACKED_READ:
         flags.append(f"packed pairs are only {share:.1%} of those attended")
     score = quality.windows[0]["n"]
-    if isinstance(spec, CacheSpec) and protocol.whole is None:
-        flushes = sorted({t.flush for t in (spec.key, spec.value) if score % t.flush})
-        flags += [f"{score} scored tokens are no multiple of the flush of {flush}" for flush in flushes]
+    if protocol.whole is None:
+        uneven = [flush for flush in _flushes(spec) if score % flush]
+        flags += [f"{score} scored tokens are no multiple of the flush of {flush}" for flush in uneven]
     lossy = isinstance(spec, CacheSpec) and not spec.is_raw
     if lossy and quality.floor_path_kl is not None and quality.kl_mean < quality.floor_path_kl:
         flags.append("KL below the floor of the arithmetic")
     return flags
+
+
+def _flushes(spec: Any) -> list[int]:
+    if isinstance(spec, CacheSpec):
+        return sorted({spec.key.flush, spec.value.flush})
+    return [DEFAULT_FLUSH] if callable(spec) else []
 
 
 def _damage_flags(quality: Quality) -> list[str]:

@@ -114,7 +114,9 @@ def summarise(
     """All estimates over the windows of a tally: sums over sums, intervals from whole windows."""
     windows = tally.windows()
     column = {name: np.array([w[name] for w in windows], float) for name in windows[0] if name != "start"}
-    n, gaps = column["n"], column["sum_nll"] - column["sum_nll_ref"]
+    n = column["n"]
+    with np.errstate(invalid="ignore"):  # both infinite: the gap is unknown, and null in a row
+        gaps = column["sum_nll"] - column["sum_nll_ref"]
     nll, nll_ref, delta = (ratio(sums, n) for sums in (column["sum_nll"], column["sum_nll_ref"], gaps))
     delta_low, delta_high = window_interval(gaps, n, seed=seed)
     kl_low, kl_high = window_interval(column["sum_kl"], n, seed=seed)
@@ -150,4 +152,4 @@ def summarise(
 
 
 def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf
+    return math.inf if nats > 700 else math.exp(nats)
