@@ -48,30 +48,30 @@ def markdown(study: Study) -> str:
     columns, seeds = shown_columns(records), has_seeds(records)
     with_notes = any(notes(record) for record in records)
     header = ["context", "format", *(f"{c.header} ({c.unit})" for c in columns)] + ["notes"] * with_notes
-    lines = [_pipes(header), _pipes(["---:", ":---", *("---:" for _ in columns)] + [":---"] * with_notes)]
+    lines = [pipes(header), pipes(["---:", ":---", *("---:" for _ in columns)] + [":---"] * with_notes)]
     for context, group in by_context(records):
         for record in group:
             cells = [
                 str(context),
-                _markdown(name_of(record, seeds=seeds)),
-                *(_markdown(c.text(record)) for c in columns),
+                escaped(name_of(record, seeds=seeds)),
+                *(escaped(c.text(record)) for c in columns),
             ]
-            cells += [_markdown(notes(record))] * with_notes
-            lines.append(_pipes([f"**{cell}**" if cell and _is_loud(record) else cell for cell in cells]))
+            cells += [escaped(notes(record))] * with_notes
+            lines.append(pipes([f"**{cell}**" if cell and _is_loud(record) else cell for cell in cells]))
     flags = remarks(records)
     footer = (*marks(study), f"Flags: {'; '.join(flags)}." if flags else "", caption(study))
-    return "\n".join([*lines, "", _markdown(" ".join(filter(None, footer))), ""])
+    return "\n".join([*lines, "", escaped(" ".join(filter(None, footer))), ""])
 
 
 def _is_loud(record: Record) -> bool:
     return record["verdict"] in ("unfit", "caution")
 
 
-def _pipes(cells: Sequence[str]) -> str:
+def pipes(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown(text: str) -> str:
+def escaped(text: str) -> str:
     for character in "\\|*_<":
         text = text.replace(character, "\\" + character)
     return text.replace("\n", " ")

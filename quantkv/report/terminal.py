@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from quantkv.report.behaviour.tables import print_behaviour
 from quantkv.report.captions import caption, marks
 from quantkv.report.columns import Column, shown_columns
 from quantkv.report.notes import quality_notes, remarks
@@ -24,11 +25,12 @@ VERDICT_STYLES = {"unfit": "bold white on red", "caution": "bold yellow", "flagg
 def terminal_table(rows: Iterable[Row], console: Console | None = None) -> None:
     """Print the summary of ``rows``, a table per study, fitted to the console's width."""
     console = console or Console()
+    rows = list(rows)
     found = studies(rows)
-    if not found:
-        console.print("no results yet")
     for study in found:
         _print_study(study, console)
+    if not print_behaviour(rows, console) and not found:
+        console.print("no results yet")
 
 
 def _print_study(study: Study, console: Console) -> None:

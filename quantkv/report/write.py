@@ -12,6 +12,8 @@ from typing import Any
 
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
+from quantkv.report.behaviour.files import behaviour_files
+from quantkv.report.behaviour.groups import KINDS as BEHAVIOUR
 from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown
@@ -79,16 +81,18 @@ def write_report(
     _known("width", [width], tuple(WIDTHS))
     rows = _rows(results)
     found = studies(rows)
-    if not found:
+    if not found and not any(row["kind"] in BEHAVIOUR for row in rows):
         raise QuantKVError(
             f"no result rows in {results if isinstance(results, str | Path) else 'what was given'}"
         )
     folder = _Folder(_place(results, out))
     plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
-    for name, text in _tables(rows, found, plan, wanted, texts).items():
+    for name, text in (_tables(rows, found, plan, wanted, texts) if found else {}).items():
         folder.write(name, text.encode())
     for study in found:
         _write_figures(study, plan[study.slug], folder, width)
+    for name, content in behaviour_files(rows, texts, kinds if wanted else ()):
+        folder.write(name, content)
     if folder.problems:
         (warn or _refuse)("\n".join(folder.problems))
     return folder.written
