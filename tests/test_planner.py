@@ -39,6 +39,7 @@ FAMILIES = (
 convolution layers; both in one layer."""
 CALLS = (37, 1, 9, 1, 1)
 LONG = (150, 1)
+ROWS = Path(__file__).parents[1] / "experiments/smollm2/rows"
 LAYER = LayerShape(
     "DynamicLayer", key=TensorShape(2, 32, torch.float32), value=TensorShape(2, 32, torch.float32)
 )
@@ -156,6 +157,17 @@ def test_bytes_by_hand() -> None:
     assert found.cache_room == 200 * 10**9 - found.weights_bytes
     assert plain.longest_context == found.cache_room // (80 * 2 * 8 * 128 * 2)
     assert plain.largest_batch == found.cache_room // 10_737_418_240
+
+
+@pytest.mark.parametrize("path", sorted(ROWS.glob("memory-*.json")), ids=lambda path: path.stem[:-13])
+def test_bytes_that_were_measured(path: Path) -> None:
+    """The published rows: what caches of SmolLM2-135M held in processes of their own."""
+    row = json.loads(path.read_text())
+    asked, measured = row["requested"], row["memory"]
+    layer = TensorShape(3, 64, torch.float32)
+    spec = None if asked["format"] == "dynamic" else parse_spec(asked["spec"])
+    footprint = Footprint.of([(LayerShape("x", layer, layer), spec)] * 30)
+    assert footprint.nbytes(asked["context"], asked["batch"]) == measured["held_bytes"]
 
 
 def test_layers_by_hand() -> None:

@@ -112,7 +112,7 @@ def plan(
     held otherwise. Raises QuantKVError for wrong settings, UnsupportedError for models that it cannot serve.
     """
     config = load_config(model, revision=revision) if isinstance(model, str | Path) else model
-    run_as = _dtype(dtype, config)
+    run_as = model_dtype(dtype, config)
     shape = probe(config, run_as)
     limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     at = _count("context", min(CONTEXT, limit or CONTEXT) if context is None else context)
@@ -215,7 +215,8 @@ def _formats(formats: Iterable[str | CacheSpec] | None) -> list[CacheSpec | None
     return [None, *found.values()]
 
 
-def _dtype(name: str | None, config: PreTrainedConfig) -> torch.dtype:
+def model_dtype(name: str | None, config: PreTrainedConfig) -> torch.dtype:
+    """The dtype asked for, else the one that the configuration states, else float32."""
     if name is not None:
         if name not in DTYPES:
             raise QuantKVError(f"unknown dtype {name!r}; legal: {', '.join(DTYPES)}")

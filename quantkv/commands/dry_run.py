@@ -1,0 +1,91 @@
+"""`quantkv sweep --dry-run`: the grid, the bytes of every cell, what cannot fit, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from quantkv.commands.wide import print_wide
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from quantkv.sweep.config import Sweep
+    from quantkv.sweep.costs import Cost, Past
+    from quantkv.sweep.grid import Cell
+
+TOO_LARGE = "!"
+
+
+def print_grid(settings: Sweep, console: Console) -> None:
+    """Print what a sweep would measure; nothing is loaded, measured or written."""
+    with console.status("reading configurations"):
+        from quantkv.planner.sizes import both_sizes, free_memory
+        from quantkv.sweep.costs import Past, cell_costs
+        from quantkv.sweep.grid import expand
+
+        cells = expand(settings)
+        costs = dict(zip(map(id, cells), cell_costs(cells)))
+        free, past = free_memory(), Past(settings)
+    print_wide(_table(cells, costs, free.nbytes), console)
+    console.print()
+    lines = [
+        "sizes: the cache at its context, without weights and activations",
+        f"free now: {both_sizes(free.nbytes)} ({free.where}); speed holds the caches of a line at once",
+        *_remarks(cells, costs, free.nbytes),
+        f"{len(cells)} cells; results would go to {settings.run.out}",
+        *_time(cells, past),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(cells: list[Cell], costs: dict[int, Cost], free: int) -> Table:
+    from rich.table import Table
+
+    from quantkv.sweep.grid import blocks
+
+    table = Table("kind", "model", "context", "batch", "seed", "prefill", "formats", box=None, pad_edge=False)
+    for block in blocks(cells):
+        head = block.head
+        seed = str(head.seed) if head.kind == "quality" else "-"
+        names = ", ".join(_name(cell, costs[id(cell)], free) for cell in block.cells)
+        kind = f"{head.kind} {head.part}".strip()
+        table.add_row(kind, head.model.id, str(head.context), str(head.batch), seed, head.prefill, names)
+    return table
+
+
+def _name(cell: Cell, cost: Cost, free: int) -> str:
+    from quantkv.planner.sizes import size
+
+    held = "?" if cost.cache is None else size(cost.cache)
+    return f"{cell.label} {held}" + ("" if cost.fits(free) else f" {TOO_LARGE}")
+
+
+def _remarks(cells: list[Cell], costs: dict[int, Cost], free: int) -> Iterator[str]:
+    """Why sizes are unknown, and which cells do not fit beside the weights of their model."""
+    from quantkv.planner.sizes import both_sizes
+
+    for why in dict.fromkeys(cost.why for cost in costs.values() if cost.why):
+        yield f"? {why}"
+    for model in dict.fromkeys(cell.model.id for cell in cells):
+        large = [cell for cell in cells if cell.model.id == model and not costs[id(cell)].fits(free)]
+        if large:
+            weights = both_sizes(costs[id(large[0])].weights or 0)
+            yield f"{TOO_LARGE} {len(large)} cells of {model} cannot fit: its weights take {weights}"
+
+
+def _time(cells: list[Cell], past: Past) -> Iterator[str]:
+    """From rows that are there: how many cells have one, and the time of the others."""
+    from quantkv.sweep.progress import duration
+
+    open_cells = [cell for cell in cells if not past.has(cell)]
+    if len(open_cells) < len(cells):
+        yield f"{len(cells) - len(open_cells)} of them have a row there already"
+    if not open_cells:
+        return
+    seconds, unknown = past.seconds(open_cells)
+    known = [f"about {duration(seconds)}, going by earlier rows"] if seconds else []
+    missing = [f"no estimate for {', '.join(unknown)}: no such cell has finished there"] if unknown else []
+    yield f"time: {'; '.join(known + missing)}"

@@ -1,0 +1,131 @@
+"""What a sweep will take, before it runs: bytes of each cell's cache, and the time of cells like those that
+are finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from quantkv.errors import QuantKVError
+from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.forecast import Forecast
+from quantkv.sweep.grid import Cell, blocks
+from quantkv.sweep.results import read_rows
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes of a cell's model and of its cache, the most on the way to its context; None where they cannot
+    be planned, and why. `beside` are the caches of other cells that are held at the same time."""
+
+    weights: int | None
+    cache: int | None
+    why: str = ""
+    beside: int = 0
+
+    def fits(self, free: int) -> bool:
+        """False only where it is known not to."""
+        return self.weights is None or self.cache is None or self.weights + self.cache + self.beside <= free
+
+
+def cell_costs(cells: Iterable[Cell]) -> list[Cost]:
+    """The cost of each cell, in order. Models are read from their configurations, once each."""
+    models: dict[str, Any] = {}
+    cells = list(cells)
+    costs = {id(cell): _cost(cell, models) for cell in cells}
+    for block in blocks(cells):
+        if block.kind == "speed":  # all its arms take turns, so all their caches are held
+            whole = sum(costs[id(cell)].cache or 0 for cell in block.cells)
+            for cell in block.cells:
+                own = costs[id(cell)]
+                costs[id(cell)] = replace(own, beside=whole - (own.cache or 0))
+    return [costs[id(cell)] for cell in cells]
+
+
+def _cost(cell: Cell, models: dict[str, Any]) -> Cost:
+    from transformers import DynamicCache
+
+    from quantkv.cache import QuantizedCache
+    from quantkv.footprint import cache_footprint
+    from quantkv.spec import CacheSpec
+
+    key = cell.model.model_dump_json()
+    if key not in models:
+        models[key] = _read(cell.model)
+    config, shape, why = models[key]
+    if shape is None:
+        return Cost(None, None, why)
+    if cell.spec is not None and not isinstance(cell.spec, CacheSpec):
+        return Cost(shape.weights_nbytes, None, f"{cell.label} keeps a cache of its own")
+    try:
+        cache = DynamicCache(config=config) if cell.spec is None else QuantizedCache(config, cell.spec)
+        footprint = cache_footprint(shape.layers, cache)
+        return Cost(shape.weights_nbytes, footprint.peak_nbytes(cell.context, cell.batch))
+    except QuantKVError as error:
+        return Cost(shape.weights_nbytes, None, f"{cell.label}: {error}")
+
+
+def _read(entry: ModelEntry) -> tuple[Any, Any, str]:
+    """Configuration, shape and "" of a model; None, None and why it cannot be planned."""
+    from quantkv.planner.configs import load_config
+    from quantkv.planner.planning import model_dtype
+    from quantkv.planner.probe import probe
+
+    try:
+        config = load_config(entry.id, revision=entry.revision)
+        dtype = None if entry.dtype == "auto" else entry.dtype
+        return config, probe(config, model_dtype(dtype, config)), ""
+    except QuantKVError as error:
+        return None, None, str(error)
+
+
+class Past:
+    """What the rows in a folder tell about cells still to be run."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        out = Path(sweep.run.out)
+        rows = read_rows(out, warn=lambda message: None) if out.is_dir() else []
+        self._rows = [row for row in rows if row["status"] == "ok"]
+        self._workers = {"memory": sweep.memory.workers if sweep.memory else 1}
+
+    def has(self, cell: Cell) -> bool:
+        """Whether a row answers the same question; that its model and text are still the same shows later."""
+        asked = _plain(cell.requested(), "format")
+        protocol = _plain(cell.protocol, "threads")
+        return any(
+            row["kind"] == cell.kind
+            and asked == {name: row["requested"].get(name) for name in asked}
+            and protocol == {name: (row.get("protocol") or {}).get(name) for name in protocol}
+            for row in self._rows
+        )
+
+    def seconds(self, cells: Iterable[Cell]) -> tuple[float, list[str]]:
+        """Time for these cells, and the kinds (by model, where there are several) of which no row tells."""
+        total, unknown = 0.0, dict[str, None]()
+        by_model: dict[str, list[Cell]] = {}
+        for cell in cells:
+            by_model.setdefault(cell.model.id, []).append(cell)
+        for model, own in by_model.items():
+            forecast = self._forecast(model)
+            for kind in dict.fromkeys(cell.kind for cell in own):
+                seconds, known = forecast.left((kind, cell.context) for cell in own if cell.kind == kind)
+                total += seconds
+                if not known:
+                    unknown[kind if len(by_model) == 1 else f"{kind} of {model}"] = None
+        return total, list(unknown)
+
+    def _forecast(self, model: str) -> Forecast:
+        forecast = Forecast(self._workers)
+        for row in self._rows:
+            seconds = (row.get("provenance") or {}).get("seconds")
+            if row["requested"].get("model") == model and isinstance(seconds, int | float):
+                forecast.learn(row["kind"], row["requested"]["context"], seconds)
+        return forecast
+
+
+def _plain(values: Mapping[str, Any], without: str) -> dict[str, Any]:
+    """As a row's JSON holds it."""
+    return json.loads(json.dumps({name: value for name, value in values.items() if name != without}))
