@@ -15,10 +15,11 @@ from typer.core import TyperGroup
 
 from quantkv.bench.cli import app as bench
 from quantkv.commands.plan import plan
+from quantkv.commands.wide import print_wide
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from quantkv.sweep.config import Sweep
     from quantkv.sweep.runner import Summary
@@ -77,7 +78,9 @@ def sweep(
     given = list(overrides or []) + ([f"run.out={json.dumps(str(out))}"] if out else [])
     settings = load_config(config, given)
     if dry_run:
-        _print_grid(settings, console)
+        from quantkv.commands.dry_run import print_grid
+
+        print_grid(settings, console)
         return
     with console.status("starting"):
         from quantkv.sweep.runner import run_sweep
@@ -115,7 +118,7 @@ def formats() -> None:
 
     from quantkv.sweep.describe import formats_table
 
-    _print_wide(formats_table(), Console())
+    print_wide(formats_table(), Console())
 
 
 @app.command()
@@ -131,33 +134,7 @@ def describe(
 
     console = Console()
     for part in cache_description(model, format, context):
-        _print_wide(part, console)
-
-
-def _print_grid(settings: Sweep, console: Console) -> None:
-    from rich.table import Table
-
-    from quantkv.sweep.grid import blocks, expand
-
-    cells = expand(settings)
-    table = Table("kind", "model", "context", "batch", "seed", "prefill", "formats", box=None, pad_edge=False)
-    for block in blocks(cells):
-        head = block.head
-        names = ", ".join(cell.label for cell in block.cells)
-        seed = str(head.seed) if head.kind == "quality" else "-"
-        table.add_row(head.kind, head.model.id, str(head.context), str(head.batch), seed, head.prefill, names)
-    _print_wide(table, console)
-    console.print(
-        f"{len(cells)} cells; results would go to {settings.run.out}", highlight=False, soft_wrap=True
-    )
-
-
-def _print_wide(part: RenderableType, console: Console) -> None:
-    """Print a table unsqueezed: a cut short string would name no format."""
-    from rich.measure import Measurement
-
-    whole = Measurement.get(console, console.options.update(max_width=10_000), part).maximum
-    type(console)(width=max(whole, console.width)).print(part, highlight=False)
+        print_wide(part, console)
 
 
 def _print_report(rows: list[dict], out: Path, settings: Sweep | None, console: Console) -> list[str]:
