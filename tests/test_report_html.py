@@ -175,6 +175,48 @@ def test_a_kind_that_no_code_knows_gets_its_table_and_its_dialog() -> None:
     assert not any("No task was scored" in said for said in limits(found.studies[0], found.kinds))
 
 
+def retrieval_row(format: str, task: str, context: int, **values: Any) -> dict:
+    one = row("speed", format, context, None)
+    ends = {"exact_match_low": 0.2, "exact_match_high": 0.8, "exact_match_ref": 1.0, "conclusive": True}
+    section = {
+        "task": task,
+        "n": 8,
+        "exact_match": 0.5,
+        **ends,
+        "verdict": "worse",
+        "depths": [],
+        "flags": [],
+    }
+    return one | {"kind": "retrieval", "key": f"{format}-{task}-{context}", "retrieval": section | values}
+
+
+def test_each_task_of_retrieval_has_a_plot_beside_the_exact_cache() -> None:
+    chance = {"conclusive": False, "inconclusive_because": "at chance", "verdict": None}
+    rows = [
+        retrieval_row("int4-head", "needle", 512, exact_match=0.25),
+        retrieval_row("int4-head", "needle", 1024, exact_match_ref=0.0, **chance),
+        retrieval_row("my-format", "words", 512),
+        retrieval_row("int4-head", "needle", 512),
+        quality_row("int4-head", 512),
+    ]
+    rows[3]["requested"]["model"] = "another"
+    data = Parsed(page(rows)).data
+    (study,) = data["studies"]
+    charts = {chart["name"]: chart for chart in study["charts"]}
+    needle, words_task = charts["task-needle"], charts["task-words"]
+    drawn = [(p["context"], p["y"], p["low"], p["high"], p["hollow"]) for p in needle["points"]]
+    assert drawn == [(512, 0.25, 0.2, 0.8, False), (1024, 0.5, 0.2, 0.8, True)]
+    assert needle["guides"] == [{"points": [{"x": 512, "y": 1.0}, {"x": 1024, "y": 0.0}]}]
+    assert [p["format"] for p in words_task["points"]] == ["my-format"]
+    assert {"my-format", "int4-head"} <= {look["label"] for look in study["formats"]}
+    assert study["contexts"] == [512, 1024]
+    told = {alert.words: alert.where for alert in alerts(results(rows)) if alert.level == "caution"}
+    (where,) = told.values()
+    assert "int4-head of smollm2-135m-instruct-q4_1 at 512" in where and not any(
+        "1024" in one for one in where
+    )
+
+
 def test_the_words_name_damage_cost_size_and_speed_with_intervals() -> None:
     common = {"kl_low": None, "kl_high": None}
     rows = [
@@ -205,7 +247,7 @@ def test_the_words_name_damage_cost_size_and_speed_with_intervals() -> None:
     assert said.lead == (
         "Damaged, with a mean KL of 0.1 nats per token or more at some context: kivi-2.",
         "No cost in perplexity that these windows can tell from zero: int8-head "
-        "(ΔNLL at most +0.0020 nats per token).",
+        "(ΔNLL at most 0.0020 nats per token).",
         "A small cost in perplexity: int4-head.",
         "The smallest cache weighed among sound formats is that of int4-head, 0.35 × 16 bits.",
         "The fastest timed is int8-head, at 0.70 [0.60, 0.80] of DynamicCache's decode time; "

@@ -49,10 +49,12 @@ def _all(found: Results) -> Iterator[tuple[str, str, str, int]]:
 
 
 def _of_row(row: Row) -> Iterator[tuple[str, str]]:
-    kind, effective = row["kind"], row.get("effective") or {}
+    kind, effective, section = row["kind"], row.get("effective") or {}, row.get(row["kind"]) or {}
     if row.get("status") != "ok":
         yield "failed", f"{kind} {row.get('status')}: {row.get('reason') or 'no reason was recorded'}"
-    for flag in (row.get(kind) or {}).get("flags") or []:
+    if section.get("verdict") == "worse":
+        yield "caution", f"{kind}: worse than the exact cache on the same samples"
+    for flag in section.get("flags") or []:
         yield "flag", f"{kind}: {flag}"
     for note in effective.get("notes") or []:
         yield "note", f"{kind}: {note}"

@@ -53,6 +53,7 @@ function tickText(value) {
 function extent(chart, points) {
   const values = points.flatMap((p) => [p.y, p.low, p.high]).concat(chart.guides.flatMap((g) => g.points.map((p) => p.y)));
   const known = values.filter((value) => value !== null && (chart.scale !== "log" || value > 0));
+  if (chart.scale === "share") return [0, 1];
   if (chart.scale !== "log") return [0, 1.06 * (d3.max(known) ?? 1)];
   const low = d3.min(known) ?? 1, high = d3.max(known) ?? 1;
   const room = Math.max(1.25, (high / low) ** 0.06);
@@ -104,7 +105,7 @@ function axes(chart, contexts, range, width) {
     ? { type: "log", domain: range, ticks: logTicks(range), tickFormat: tickText }
     : { domain: range, nice: false, ticks: 6 };
   if (chart.name === "pareto") {
-    return { x: { label: `${chart.x} →`, nice: true, ticks: Math.round(width / 70), inset: 18, labelAnchor: "center" }, y };
+    return { x: { label: `${chart.x} →`, nice: true, ticks: Math.round(width / 70), tickFormat: (bits) => String(Number(bits.toFixed(2))), inset: 18, labelAnchor: "center" }, y };
   }
   const room = 2 ** Math.max(0.3, 0.07 * Math.log2(contexts.at(-1) / contexts[0]));
   const domain = [contexts[0] / room, contexts.at(-1) * room];
@@ -130,7 +131,7 @@ function drawChart(chart, study, shown, context, width, open) {
   const octaves = Math.log2(contexts.at(-1) / contexts[0]) + 0.6;
   const drawnFormats = study.formats.filter((look) => points.some((p) => p.format === look.label));
   const apart = Math.min(SIDE_STEP, 40 / drawnFormats.length);
-  const sideways = chart.name === "kl" || chart.name === "decode_ms" ? (apart * octaves) / (width - 90) : 0;
+  const sideways = pareto || chart.name === "memory" ? 0 : (apart * octaves) / (width - 90);
   const ready = placed(points, drawnFormats, range, sideways);
   const failed = chart.failed.filter((p) => labels.has(p.format));
   const middle = d3.mean(d3.extent(ready, (p) => p.x)) ?? 0;

@@ -12,6 +12,7 @@ from typing import Any
 from quantkv.report.curves import METRICS, Curve, curves, per_context, with_baseline
 from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records, study_names
 from quantkv.report.html.looks import looks
+from quantkv.report.html.tasks import task_charts
 from quantkv.report.numbers import compact, significant
 from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Study
 
@@ -39,7 +40,7 @@ CHARTS = (
         "KL to the exact cache (nats per token)",
         "kl",
         "log",
-        "Mean KL divergence with its interval; formats stand slightly apart sideways, so that bars stay visible",
+        "Mean KL divergence with its interval; formats stand slightly apart, so that bars stay visible.",
     ),
     Chart(
         "memory",
@@ -55,7 +56,7 @@ CHARTS = (
         "decode (ms per step)",
         "decode_ms",
         "linear",
-        "Median, bars from the 10th to the 90th percentile; hollow: PyTorch reference engine, no speed claim.",
+        "Median, bars from the 10th to the 90th percentile. Hollow: PyTorch reference engine, no speed claim",
     ),
 )
 PARETO_NOTE = (
@@ -77,10 +78,14 @@ def payload(found: Results) -> Payload:
 def _study(study: Study, name: str, index: int, found: Results) -> Payload:
     sources = rows_of_records(study, found.rows)
     charts = [_pareto(study, sources), *(_chart(chart, study, sources, found) for chart in CHARTS)]
+    charts += task_charts(study, found)
+    labels = [*study.frame["label"], *(point["format"] for chart in charts for point in chart["points"])]
+    contexts = {int(context) for context in study.frame["context"]}
+    contexts |= {point["context"] for chart in charts for point in chart["points"]}
     return {
         "name": name,
-        "contexts": sorted({int(context) for context in study.frame["context"]}),
-        "formats": looks(study.frame["label"], f"s{index}f"),
+        "contexts": sorted(contexts),
+        "formats": looks(labels, f"s{index}f"),
         "charts": [chart for chart in charts if chart["points"] or chart["failed"]],
     }
 

@@ -1,4 +1,4 @@
-"""The tables of the page: one that joins all kinds by format and context, one for each kind with every number.
+"""The tables of the page: one that joins all kinds by format and context, one per kind with every number.
 
 A cell is the text that is shown and the value it is sorted by; None sorts last. The joined table has the
 columns of ``report.columns``; those of a kind are found in its rows, so that a new kind needs nothing here.
@@ -26,10 +26,12 @@ VALUES = {
     "decode": "decode_ms_median",
     "ratio": "ratio_to_baseline",
     "rate": "decode_tokens_per_s",
+    "published": "perplexity",
     "ppl": "ppl_ratio",
     "delta": "delta_nll",
     "kl": "kl_mean",
     "top1": "top1_agreement",
+    "top5": "top5_agreement",
 }
 """What a column of ``report.columns`` is sorted by, where its name is not that of the number."""
 DIGITS = 4
@@ -77,18 +79,18 @@ def _joined(found: Results) -> Grid:
     records = [record for study in found.studies for record in study.records()]
     batched = any(study.batch > 1 for study in found.studies)
     columns = [column for column in shown_columns(records) if column.name != "rate" or batched]
-    identity = [name for name in ("seed", "batch", "dtype") if len({r[name] for r in records}) > 1]
+    seeds = len({record["seed"] for record in records}) > 1
     lines = []
     for study, name in zip(found.studies, names):
         sources = rows_of_records(study, found.rows)
         for record in study.records():
             first = [_format(record), _whole(record["context"])]
-            first += [Cell(name, name)] * (len(names) > 1) + [_any(record[name]) for name in identity]
+            first += [Cell(name, name)] * (len(names) > 1) + [_whole(record["seed"])] * seeds
             cells = [*first, *(_cell(column, record) for column in columns), _notes(record)]
             lines.append(_line(record, tuple(sources.get(cell_of_record(record), [])), tuple(cells)))
     heads = [Head("format", "", False), Head("context", "tokens", True)]
     heads += [Head("study", "", False)] * (len(names) > 1)
-    heads += [Head(name, "", name != "dtype") for name in identity]
+    heads += [Head("seed", "", True)] * seeds
     heads += [*(Head(column.header, column.unit, True) for column in columns), Head("notes", "", False)]
     return Grid(JOINED, tuple(heads), tuple(lines))
 
@@ -120,7 +122,7 @@ def _of_kind(found: Results, kind: str) -> Grid:
     numbers_of = found.of_kind(kind)
     rows = [found.rows[at] for at in numbers_of]
     identity = _identity(rows)
-    metrics = _metrics(rows, kind)
+    metrics = {name: numeric for name, numeric in _metrics(rows, kind).items() if name not in identity}
     heads = [Head("format", "", False), Head("context", "tokens", True)]
     heads += [Head(name, "", False) for name in identity]
     heads += [Head(*heading(name)[:2], numeric) for name, numeric in metrics.items()]

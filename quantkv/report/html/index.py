@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantkv.evaluation.rows import KINDS
 from quantkv.report.numbers import missing
 from quantkv.report.summary import Row, Study, labels_of, preference, protocol_of, requested, studies
 
@@ -20,10 +21,9 @@ class Results:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds there are rows of, the three that every sweep knows first."""
-        known = ("quality", "speed", "memory")
+        """The kinds there are rows of, in their usual order."""
         found = {str(row["kind"]) for row in self.rows}
-        return [kind for kind in known if kind in found] + sorted(found - set(known))
+        return [kind for kind in KINDS if kind in found] + sorted(found - set(KINDS))
 
     def of_kind(self, kind: str) -> list[int]:
         return [number for number, row in enumerate(self.rows) if row["kind"] == kind]
@@ -61,21 +61,22 @@ def cell_of_record(record: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def study_names(found: Sequence[Study]) -> list[str]:
-    """Model, dtype, batch, text and prefill, as far as they say something; numbered where they do not differ."""
-    names = [_name(study) for study in found]
+    """The model, and of dtype, batch, text and prefill what differs; numbered where nothing of it does."""
+    parts = [_parts(study) for study in found]
+    telling = [index == 0 or len(set(values)) > 1 for index, values in enumerate(zip(*parts))]
+    names = [" · ".join(part for part, told in zip(own, telling) if told and part) for own in parts]
     return [
         name if names.count(name) == 1 else f"{name} · {names[: index + 1].count(name)}"
         for index, name in enumerate(names)
     ]
 
 
-def _name(study: Study) -> str:
+def _parts(study: Study) -> tuple[str, ...]:
     dtype = next((str(requested(row, "dtype")) for row in study.rows if requested(row, "dtype")), "")
     protocols = [protocol_of(row) for row in study.rows if row["kind"] == "quality"]
     said = next((protocol for protocol in protocols if protocol), {})
     prefill = f"prefill {said['prefill']}" if said.get("prefill") else ""
-    batch = f"batch {study.batch}" if study.batch > 1 else ""
-    return " · ".join(filter(None, (study.model, dtype, batch, str(said.get("text") or ""), prefill)))
+    return study.model, dtype, f"batch {study.batch}", str(said.get("text") or ""), prefill
 
 
 def number(value: Any) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from quantkv.report.captions import HASH_DIGITS
 from quantkv.report.numbers import missing
 from quantkv.report.style import BASELINE
-from quantkv.report.summary import Record, Row, Study, made_of, protocol_of
+from quantkv.report.summary import Record, Row, Study, citation, made_of, protocol_of
 
 NAMES = {"quality": "scored", "speed": "timed", "memory": "weighed"}
 NO_INTERVAL_BELOW = 8
@@ -17,6 +17,8 @@ BOOTSTRAP_FROM = 16
 
 def limits(study: Study, kinds: Iterable[str]) -> list[str]:
     """A sentence for each limit; ``kinds`` are all those that rows of any study have."""
+    if source := citation(study.rows[0]):
+        return [f"From {source}: not measured here, so not to be ranked with what was."]
     records = study.records()
     found = [*_texts(study), *_windows(study), *_below_floor(records), *_unmeasured(records)]
     found += [*_tasks(kinds), *_machine(study), *_weights(study), *_batch(study)]

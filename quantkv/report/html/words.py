@@ -118,7 +118,7 @@ def _at_most(records: Sequence[Record]) -> str:
     """How much those could still cost whose interval holds zero."""
     if any(cost(record) != "none" or record["verdict"] in ("unfit", "caution") for record in records):
         return ""
-    highest = numbers.fixed(max(record["delta_nll_high"] for record in records), 4, sign=True)
+    highest = numbers.compact(max(record["delta_nll_high"] for record in records))
     return f" (ΔNLL at most {highest} nats per token)"
 
 
@@ -168,6 +168,8 @@ def _item(record: Record, verdict: str) -> Item:
 
 
 def quality_sentence(record: Record) -> Sentence | None:
+    if not missing(record["citation"]):
+        return Sentence(f"Perplexity {numbers.fixed(record['perplexity'], 2)}", " as published.")
     if missing(record["kl_mean"]):
         return None
     delta = numbers.with_interval(
