@@ -62,8 +62,13 @@ class FormatCheck:
             "findings": [{"verdict": f.verdict.word, "words": f.words} for f in self.findings],
             "reasons": self.reasons,
             "advice": self.advice,
-            **self.figures,
+            **{name: _finite(figure) for name, figure in self.figures.items()},
         }
+
+
+def _finite(figure: float | None) -> float | None:
+    """JSON has no word for NaN or infinity."""
+    return figure if figure is not None and math.isfinite(figure) else None
 
 
 @dataclass(slots=True)
