@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from quantkv.report.columns import RATIO, REFERENCE_MARK
-from quantkv.report.numbers import missing
+from quantkv.report.numbers import compact, missing
 from quantkv.report.summary import (
     CAUTION_KL,
     UNFIT_KL,
     Row,
     Study,
+    citation,
     is_baseline,
     made_of,
     protocol_of,
@@ -20,11 +21,14 @@ from quantkv.report.summary import (
 
 HASH_DIGITS = 12
 LISTED = 4
+BOS = {"per_window": "BOS in each window", "text": "one BOS before the text"}
 PACKAGES = ("quantkv", "torch", "transformers")
 
 
 def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
     """Plain sentences about how the study's numbers, or only those of some kinds, were made."""
+    if source := citation(study.rows[0]):
+        return f"{study.model}. From {source}; not measured here, so not to be ranked with other tables."
     wanted = tuple(kinds) if kinds is not None else ("quality", "speed", "memory")
     rows = [row for row in study.rows if row["kind"] in wanted]
     parts = [_model(rows or study.rows, study)]
@@ -82,8 +86,21 @@ def _quality(rows: list[Row]) -> str:
     windows, score = (_list(p.get(name) for p in protocol) for name in ("windows", "score"))
     parts.append(f"{windows} windows of {score} scored tokens")
     if bos := _list(p.get("bos") for p in protocol):
-        parts.append("BOS in each window" if bos == "per_window" else f"BOS {bos}")
-    return ", ".join(parts) + "; KL and ΔNLL against the exact cache, intervals over windows."
+        parts.append(BOS.get(bos, f"BOS {bos}"))
+    if preset := _list(p.get("preset") for p in protocol):
+        parts.append(f"protocol {preset}")
+    against = "KL and ΔNLL against the exact cache, intervals over windows"
+    return "; ".join([", ".join(parts), against, *_bf16_scale(rows)]) + "."
+
+
+def _bf16_scale(rows: list[Row]) -> list[str]:
+    """For a sense of relevance: what the model loses in bfloat16, by context where that differs."""
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        if (scale := (row.get("quality") or {}).get("scale_bf16_kl")) is not None:
+            found.setdefault(compact(scale), []).append(requested(row, "context"))
+    said = [f"{scale} at {_list(sorted(set(contexts)))}" for scale, contexts in found.items()]
+    return [f"KL of the model in bf16 {', '.join(said)}"] if said else []
 
 
 def _speed(rows: list[Row]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL
 from quantkv.report.numbers import missing
 from quantkv.report.style import BASELINE, rank
 
@@ -25,8 +26,6 @@ Conditions = tuple[str, str, str]
 
 KINDS = ("quality", "speed", "memory")
 FLAG_SEPARATOR = "; "
-UNFIT_KL = 0.1
-CAUTION_KL = 0.02
 
 IDENTITY = (
     "model", "revision", "weights", "dtype", "attn", "batch", "label", "format", "spec", "context", "seed",
@@ -36,7 +35,8 @@ METRICS: dict[str, tuple[str, ...]] = {
         "nll", "nll_ref", "perplexity", "perplexity_ref", "ppl_ratio",
         "delta_nll", "delta_nll_low", "delta_nll_high",
         "kl_mean", "kl_low", "kl_high", "kl_median", "kl_max", "kl_p99",
-        "top1_agreement", "packed_read_fraction", "floor_path_kl", "tokens_scored",
+        "top1_agreement", "top5_agreement", "packed_read_fraction", "floor_path_kl", "scale_bf16_kl",
+        "tokens_scored",
         "bits_packed", "bits_cache", "bits_cache_16", "cache_bytes",
     ),
     "speed": (
@@ -51,7 +51,15 @@ METRICS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 OUTCOME = tuple(f"{kind}_{word}" for kind in KINDS for word in ("status", "reason", "engine"))
-COLUMNS = (*IDENTITY, *itertools.chain(*METRICS.values()), "verdict", "flags", "simulated", *OUTCOME)
+COLUMNS = (
+    *IDENTITY,
+    *itertools.chain(*METRICS.values()),
+    "verdict",
+    "flags",
+    "simulated",
+    "citation",
+    *OUTCOME,
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,12 @@ def is_baseline(row: Row) -> bool:
     return "dynamic" in (requested(row, "format"), requested(row, "spec"))
 
 
+def citation(row: Row) -> str | None:
+    """Where an imported row is from; None for what was measured here."""
+    made = row.get("provenance") or {}
+    return str(made["citation"]) if made.get("source") == "external" else None
+
+
 def made_of(row: Row, name: str) -> str | None:
     """The checkpoint's own ``weights`` or ``revision``: as found when it was loaded, else as asked for."""
     return (row.get("provenance") or {}).get(name) or requested(row, name)
@@ -110,13 +124,16 @@ def protocol_of(row: Row) -> Mapping[str, Any]:
 def verdict_of(record: Record) -> str:
     """How loudly a row must warn about its quality: by its KL first, then by any flag."""
     kl: Any = record["kl_mean"]
+    if not missing(record["citation"]):
+        return ""
     if not missing(kl) and kl >= CAUTION_KL:
         return "unfit" if kl >= UNFIT_KL else "caution"
     return "flagged" if "quality: " in record["flags"] else ""
 
 
 def _base(row: Row) -> tuple[Any, ...]:
-    return tuple(requested(row, name) for name in ("model", "revision", "dtype", "batch"))
+    """What tables never mix: another model, another precision, numbers of others."""
+    return *(requested(row, name) for name in ("model", "revision", "dtype", "batch")), citation(row)
 
 
 def _split(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
@@ -172,9 +189,9 @@ def _fits(row: Row, wanted: Conditions | None) -> bool:
 
 def _study(rows: Sequence[Row], suffix: str) -> Study:
     current, notes = _newest_metrics(rows)
-    labels = _labels(current)
+    labels = labels_of(current)
     cells: dict[tuple[Any, ...], Record] = {}
-    for row in sorted(current, key=_preference):
+    for row in sorted(current, key=preference):
         spec = requested(row, "spec") or requested(row, "format")
         key = (spec, requested(row, "context"), requested(row, "seed"))
         record = cells.setdefault(key, _identity(row, labels[spec]))
@@ -212,28 +229,30 @@ def _metric_version(row: Row) -> int:
     return int(((row.get("provenance") or {}).get("metrics") or {}).get(row["kind"], 0))
 
 
-def _preference(row: Row) -> tuple[Any, ...]:
+def preference(row: Row) -> tuple[Any, ...]:
     """Of two rows of the same cell a measured one wins, then the newer one (sorted last to first by time)."""
     started = str((row.get("provenance") or {}).get("started") or "")
     return row.get("status") != "ok", tuple(-ord(character) for character in started), str(row.get("key"))
 
 
-def _labels(rows: Sequence[Row]) -> dict[str, str]:
+def labels_of(rows: Sequence[Row]) -> dict[str, str]:
     """A name per spec: the format as typed if it stands for one spec only, else the spec itself."""
     typed: dict[str, set[str]] = {}
     specs: dict[str, set[str]] = {}
-    simulated: set[str] = set()
+    marks: dict[str, str] = {}
     for row in rows:
         spec = requested(row, "spec") or requested(row, "format")
         typed.setdefault(spec, set()).add(requested(row, "format") or spec)
         specs.setdefault(requested(row, "format") or spec, set()).add(spec)
         if (row.get("effective") or {}).get("simulated"):
-            simulated.add(spec)
+            marks[spec] = " (simulated)"
+        if citation(row):
+            marks[spec] = " (external)"
     labels = {}
     for spec, names in typed.items():
         name = min(names, key=lambda name: (len(name), name))
         name = BASELINE if "dynamic" in (name, spec) else name if len(specs[name]) == 1 else spec
-        labels[spec] = f"{name} (simulated)" if spec in simulated else name
+        labels[spec] = name + marks.get(spec, "")
     return labels
 
 
@@ -241,6 +260,7 @@ def _identity(row: Row, label: str) -> Record:
     record: Record = dict.fromkeys(COLUMNS)
     record |= {name: requested(row, name) for name in IDENTITY if name != "label"}
     record |= {name: made_of(row, name) for name in ("revision", "weights")}
+    record |= {"citation": citation(row)}
     return record | {"label": label, "flags": "", "verdict": "", "simulated": False}
 
 

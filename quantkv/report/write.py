@@ -1,6 +1,7 @@
 """Write what a reader of a sweep needs into one folder: tables, figures, and what each must say of itself.
 
-File names are stable: ``table.csv``, ``kl.pdf``; several models, batches or protocols add their names.
+File names are stable: ``table.csv``, ``kl.pdf``; several models, batches or protocols add their names, but
+there is one ``report.html`` for all.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown
 
-FIGURES = ("memory", "decode_ms", "decode_tps", "ppl_ratio", "kl", "overview")
+FIGURES = ("memory", "decode_ms", "decode_tps", "ppl_ratio", "kl", "kl_by_position", "overview")
 OTHER_NAMES = {"decode_tokens_per_s": "decode_tps"}
 FILES = ("png", "pdf", "svg")
 TABLES = ("md", "tex", "csv")
+PAGE = "report.html"
 TITLES = {
     "memory": "Memory the cache holds against context.",
     "decode_ms": "Decode time against context; bars from the 10th to the 90th percentile.",
     "decode_tps": "Decode speed against context; bars from the 10th to the 90th percentile.",
     "ppl_ratio": "Perplexity relative to the exact cache against context, with intervals.",
     "kl": "KL divergence from the exact cache against context, with intervals.",
+    "kl_by_position": "KL divergence from the exact cache along the scored span, at the largest context.",
     "overview": "Memory, decode speed, perplexity ratio and KL divergence against context.",
 }
 KINDS_OF = {
@@ -36,6 +39,7 @@ KINDS_OF = {
     "decode_tps": ("speed",),
     "ppl_ratio": ("quality",),
     "kl": ("quality",),
+    "kl_by_position": ("quality",),
 }
 Plan = Mapping[str, list[str]]
 """Figure to its file names."""
@@ -68,9 +72,10 @@ def write_report(
     width: str = "one-column",
     files: Iterable[str] = ("png", "pdf"),
     tables: Iterable[str] = TABLES,
+    html: bool = True,
     warn: Callable[[str], None] | None = None,
 ) -> list[Path]:
-    """Tables, then figures, from a results folder or from rows; returns the paths written in that order.
+    """Tables, figures, then the page, from a results folder or from rows; returns the paths in that order.
 
     ``warn`` is told of the files that cannot be written, a line for each; without it that is an error.
     """
@@ -93,6 +98,10 @@ def write_report(
         _write_figures(study, plan[study.slug], folder, width)
     for name, content in behaviour_files(rows, texts, kinds if wanted else ()):
         folder.write(name, content)
+    if html:
+        from quantkv.report.html import page
+
+        folder.write(PAGE, page(rows).encode())
     if folder.problems:
         (warn or _refuse)("\n".join(folder.problems))
     return folder.written
