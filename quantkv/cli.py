@@ -1,6 +1,7 @@
 """The ``quantkv`` command. What costs time to import is imported by the command that needs it.
 
-Exit codes: 0 done, 2 wrong input (one line says what), 3 some cells failed, 130 interrupted.
+Exit codes: 0 done, 2 wrong input (one line says what), 3 some cells failed, 130 interrupted; `check` also
+10 caution and 11 unfit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import typer
 from typer.core import TyperGroup
 
 from quantkv.bench.cli import app as bench
+from quantkv.commands.check import check
+from quantkv.commands.import_rows import import_rows
+from quantkv.commands.inspect import inspect
+from quantkv.commands.lm_eval import SETTINGS, lm_eval
 from quantkv.commands.plan import plan
 from quantkv.commands.wide import print_wide
 from quantkv.errors import QuantKVError
@@ -21,7 +26,7 @@ from quantkv.errors import QuantKVError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from quantkv.sweep.config import Sweep
+    from quantkv.sweep.config import Report
     from quantkv.sweep.runner import Summary
 
 
@@ -53,6 +58,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.command()(check)
+app.command("import")(import_rows)
+app.command()(inspect)
+app.command("lm-eval", context_settings=SETTINGS)(lm_eval)
 app.command()(plan)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
@@ -86,7 +95,8 @@ def sweep(
         from quantkv.sweep.runner import run_sweep
     summary = run_sweep(settings, console=console)
     rows = [] if summary.interrupted else summary.rows()
-    unwritten = _print_report(rows, Path(settings.run.out) / "report", settings, console) if rows else []
+    place = Path(settings.run.out) / "report"
+    unwritten = _print_report(rows, place, settings.report, console) if rows else []
     _print_summary(summary, console)
     _end_with(unwritten)
     raise typer.Exit(summary.exit_code)
@@ -96,16 +106,18 @@ def sweep(
 def report(
     folder: Annotated[Path, typer.Argument(help="a folder of results")],
     out: Annotated[Path | None, typer.Option(help="where to write; default FOLDER/report")] = None,
+    html: Annotated[bool, typer.Option(help="also write report.html, one page with everything in it")] = True,
 ) -> None:
-    """Write tables and figures from the results in a folder."""
+    """Write tables, figures and a page from the results in a folder."""
     from rich.console import Console
 
+    from quantkv.sweep.config import Report
     from quantkv.sweep.results import read_rows
 
     problems: list[str] = []
     rows = read_rows(folder, warn=problems.append)
     if rows:
-        problems += _print_report(rows, out or folder / "report", None, Console())
+        problems += _print_report(rows, out or folder / "report", Report(html=html), Console())
     _end_with(problems)
     if not rows:
         raise QuantKVError(f"no results in {folder}: it holds no <kind>-<format>-c<context>-….json")
@@ -137,14 +149,13 @@ def describe(
         print_wide(part, console)
 
 
-def _print_report(rows: list[dict], out: Path, settings: Sweep | None, console: Console) -> list[str]:
+def _print_report(rows: list[dict], out: Path, chosen: Report, console: Console) -> list[str]:
     """The numbers, then the files; returns a line for each file that could not be written."""
     from quantkv.report.terminal import terminal_table
     from quantkv.report.write import write_report
-    from quantkv.sweep.config import Report
 
     terminal_table(rows, console)
-    chosen, problems = settings.report if settings else Report(), list[str]()
+    problems: list[str] = []
     for path in write_report(rows, out, **chosen.model_dump(), warn=problems.append):
         console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     return problems

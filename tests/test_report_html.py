@@ -98,6 +98,13 @@ def test_without_the_page_no_page(tmp_path: Path) -> None:
     assert [path.name for path in paths] == ["table.csv"] and not (tmp_path / "report.html").exists()
 
 
+def test_a_folder_of_tasks_alone_has_a_page(tmp_path: Path) -> None:
+    paths = write_report([retrieval_row("int4-head", "needle", 512)], tmp_path, figures=[], tables=["csv"])
+    assert tmp_path / "report.html" in paths
+    parsed = Parsed((tmp_path / "report.html").read_text())
+    assert parsed.data["studies"] == [] and "needle" in " ".join(parsed.text)
+
+
 @pytest.mark.parametrize("label", HOSTILE)
 def test_markup_in_names_and_reasons_stays_text(label: str) -> None:
     plain = Parsed(page(hostile_rows("name")))
@@ -178,6 +185,7 @@ def test_a_kind_that_no_code_knows_gets_its_table_and_its_dialog() -> None:
 def retrieval_row(format: str, task: str, context: int, **values: Any) -> dict:
     one = row("speed", format, context, None)
     ends = {"exact_match_low": 0.2, "exact_match_high": 0.8, "exact_match_ref": 1.0, "conclusive": True}
+    ends |= {"delta_log_prob": -0.5, "inconclusive_because": None}
     section = {
         "task": task,
         "n": 8,

@@ -26,25 +26,30 @@ def names(paths: list[Path]) -> set[str]:
 def test_everything_by_default(tmp_path: Path) -> None:
     written = names(write_report(sweep_rows(), tmp_path))
     figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "pdf")}
-    assert written == figures | {"table.md", "table.tex", "figures.tex", "table.csv"}
+    assert written == figures | {"table.md", "table.tex", "figures.tex", "table.csv", "report.html"}
     assert len(pd.read_csv(tmp_path / "table.csv")) == 3 * 8
 
 
 def test_only_what_was_asked_for(tmp_path: Path) -> None:
     written = write_report(
-        sweep_rows(), tmp_path, figures=["kl", "decode_tokens_per_s"], files=["svg"], tables=["csv"]
+        sweep_rows(),
+        tmp_path,
+        figures=["kl", "decode_tokens_per_s"],
+        files=["svg"],
+        tables=["csv"],
+        html=False,
     )
     assert names(written) == {"kl.svg", "decode_tps.svg", "table.csv"}
-    assert names(write_report(sweep_rows(), tmp_path, figures=[], tables=["md"])) == {"table.md"}
+    assert names(write_report(sweep_rows(), tmp_path, figures=[], tables=["md"], html=False)) == {"table.md"}
 
 
 def test_a_results_folder_reports_into_itself(tmp_path: Path) -> None:
     rows = sweep_rows(contexts=(512,), formats=("fp16", "int4-head"))
     for index, row in enumerate(rows):
         (tmp_path / f"{row['kind']}-{index}.json").write_text(json.dumps(row))
-    written = write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"])
+    written = write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"], html=False)
     assert written == [tmp_path / "report" / "table.csv", tmp_path / "report" / "memory.png"]
-    assert write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"]) == written
+    assert write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"], html=False) == written
 
 
 def test_several_models_get_a_figure_each_and_a_section_each(tmp_path: Path) -> None:
@@ -52,12 +57,12 @@ def test_several_models_get_a_figure_each_and_a_section_each(tmp_path: Path) -> 
         *sweep_rows(contexts=(512,)),
         *sweep_rows(contexts=(512,), model="org/Other_7B", dtype="bfloat16"),
     ]
-    written = names(write_report(rows, tmp_path, figures=["kl"], files=["png"], tables=["md", "csv"]))
+    written = names(write_report(rows, tmp_path, figures=["kl"], files=["png"], tables=["md"]))
     assert written == {
         "kl-smollm2-135m-instruct-q4-1-float32-b1.png",
         "kl-other-7b-bfloat16-b1.png",
         "table.md",
-        "table.csv",
+        "report.html",
     }
     text = (tmp_path / "table.md").read_text()
     assert text.count("\n| context |") == 2
@@ -109,7 +114,7 @@ def test_no_rows_no_folder_and_no_place_to_write_are_errors(tmp_path: Path) -> N
 
 def test_a_file_that_cannot_be_written_costs_no_other(tmp_path: Path) -> None:
     (tmp_path / "kl.png").mkdir()
-    options: dict = {"figures": ["kl", "memory"], "files": ["png"], "tables": ["md", "csv"]}
+    options: dict = {"figures": ["kl", "memory"], "files": ["png"], "tables": ["md", "csv"], "html": False}
     problems: list[str] = []
     written = names(write_report(sweep_rows(), tmp_path, **options, warn=problems.append))
     assert written == {"table.md", "table.csv", "memory.png"}
