@@ -60,7 +60,8 @@ def _saving(quality: dict[str, Any]) -> Finding | None:
         return None
     return Finding(
         Verdict.CAUTION,
-        f"{here:.1f} bits per value at this context, {full:.2f} on full pages: most of the saving is not reached",
+        f"{here:.1f} bits per value at this context, {full:.2f} on full pages: "
+        "most of the saving is not reached",
     )
 
 
