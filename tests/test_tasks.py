@@ -84,17 +84,13 @@ def test_a_chain_of_variables_leads_to_the_answer() -> None:
     for seed in range(20):
         sample = made("variables", 0.5, str(seed))
         lines = said(sample.context[slice(*sample.place)]).strip().splitlines()
-        values = dict(line.split(" = ") for line in lines)
-        name = said(sample.question).strip().splitlines()[-1].removesuffix(" =")
-        assert said(sample.answer) == f" {values[name]} = {values[values[name]]}"
-        shown = said(sample.question).strip().splitlines()[:-1]
-        assert all(line.split(" = ")[2] == values[values[line.split(" = ")[0]]] for line in shown)
-        unshown = [name for name in values if values[name] in values and not _is_in(name, shown)]
-        assert sample.chance == 1 / len(unshown)
-
-
-def _is_in(name: str, lines: list[str]) -> bool:
-    return any(line.startswith(f"{name} =") for line in lines)
+        values = dict(line.split(" = ") for line in lines if "=" in line)
+        links = dict(line.split(" -> ") for line in lines if ">" in line)
+        *shown, asked = said(sample.question).strip().splitlines()
+        resolved = {name: f"{name} -> {links[name]} = {values[links[name]]}" for name in links}
+        assert asked + said(sample.answer) == resolved.pop(asked.removesuffix(" ->"))
+        assert set(shown) < set(resolved.values())
+        assert sample.chance == 1 / (len(links) - len(shown))
 
 
 def test_a_pair_and_a_record_are_completed_as_they_were_listed() -> None:

@@ -8,8 +8,8 @@ import torch
 from quantkv.evaluation.tasks.base import Haystack, Sample
 from quantkv.evaluation.tasks.words import WORDS
 
-CHAINS = 8
-SHOWN = 3
+CHAINS = 6
+SHOWN = 2
 """Chains that the question resolves itself, to show how."""
 
 
@@ -27,15 +27,15 @@ class Variables:
             for name, inner, digit in zip(words[:CHAINS], words[CHAINS:], digits)
         ]
         lines = [f"{inner} = {value}\n" for _, inner, value in chains]
-        links = [f"{name} = {inner}\n" for name, inner, _ in chains]
+        links = [f"{name} -> {inner}\n" for name, inner, _ in chains]
         dice.shuffle(lines)
         dice.shuffle(links)
         context, place = haystack.build(haystack.encode("\n" + "".join(lines + links)), depth, dice)
         (name, inner, value), shown = chains[0], chains[1 : 1 + SHOWN]
-        resolved = "".join(f"{left} = {middle} = {right}\n" for left, middle, right in shown)
+        resolved = "".join(f"{left} -> {middle} = {right}\n" for left, middle, right in shown)
         return Sample(
             context=context,
-            question=torch.tensor(haystack.encode(f"\n{resolved}{name} =")),
+            question=torch.tensor(haystack.encode(f"\n{resolved}{name} ->")),
             answer=torch.tensor(haystack.encode(f" {inner} = {value}")),
             place=place,
             chance=1 / (CHAINS - SHOWN),
