@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantkv.evaluation.inside.statistics import (
@@ -69,6 +69,7 @@ def test_an_all_zero_head_has_no_ratio_and_warns_of_nothing():
     assert np.isnan(found.outlier_ratio[0]) and found.absmax[0] == 0
 
 
+@settings(deadline=None)  # the first example imports scipy
 @given(st.floats(0.01, 100), st.integers(0, 2**16))
 def test_ratio_offset_and_kurtosis_have_no_unit(factor, seed):
     x = torch.randn(2, 20, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
