@@ -28,14 +28,14 @@ class Schedule:
 
     `calls` are sizes of prompt calls that all rows share. Without them `prefill` is the size of the first
     call, `[1]` or one per row `[B]`, and None leaves the last real token of each row to decoding. `final`:
-    the first call attends to what the store ends up holding. `count_from`: the first position whose reads
-    are counted, where that is not the first one decoded.
+    the first call attends to what the store ends up holding. `count_from`, `[1]` or `[B]`: the first
+    position whose reads are counted, where that is not the first one decoded.
     """
 
     prefill: Tensor | None
     calls: tuple[int, ...] = ()
     final: bool = False
-    count_from: int | None = None
+    count_from: Tensor | None = None
 
     @classmethod
     def read(cls, prefill: Prefill, calls: Lengths | None, prefill_reads: str) -> Schedule:
@@ -138,10 +138,11 @@ class Call:
 
     def _check(self) -> None:
         prefill = self.schedule.prefill
-        if prefill is not None and len(prefill) not in (1, len(self.rows)):
-            raise QuantKVError(
-                f"prefill names {len(prefill)} rows, the model was called with {len(self.rows)}"
-            )
+        for name, given in (("prefill", prefill), ("count_from", self.schedule.count_from)):
+            if given is not None and len(given) not in (1, len(self.rows)):
+                raise QuantKVError(
+                    f"{name} names {len(given)} rows, the model was called with {len(self.rows)}"
+                )
         longest = max(sum(self.schedule.calls), 0 if prefill is None else int(prefill.max()))
         if longest > self.stop:
             raise QuantKVError(f"a prefill of {longest} tokens is longer than the row of {self.stop}")
@@ -179,7 +180,7 @@ class Call:
     def _count_from(self) -> Tensor:
         """The first position of each row whose reads are counted: `[1|B]`."""
         if self.schedule.count_from is not None:
-            return torch.tensor([self.schedule.count_from])
+            return self.schedule.count_from
         return self.first_calls.clamp_min(sum(self.schedule.calls))
 
     def counts(self, span: int, windows: tuple[Window, ...]) -> Tensor:

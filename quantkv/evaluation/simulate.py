@@ -54,7 +54,7 @@ def simulate(
     calls: Lengths | None = None,
     prefill_reads: str = "exact",
     lengths: Lengths | None = None,
-    count_from: int | None = None,
+    count_from: int | Lengths | None = None,
     window: Window = PLAIN_WINDOW,
 ) -> Iterator[Simulation]:
     """Inside, `model(ids)` returns what decoding token by token through the packed cache would have returned.
@@ -65,14 +65,15 @@ def simulate(
     one). `calls=[…]` instead gives the sizes of several prompt calls. `prefill_reads="final"`: the first
     call attends to what the store ends up holding. `lengths` says where each row ends, for batches that are
     padded on the right and come without a mask; it decides what is last and what is counted. Reads are
-    counted of the queries from position `count_from` on, by default those after the prefill.
+    counted of the queries from position `count_from` on, one for all rows or one per row; by default those
+    after the prefill.
 
     The model may be called with the whole sequence, or with a tail and a plain `DynamicCache` that holds
     exact keys and values of what came before. `spec` may also be a plain function `x -> x̂` on `[B, H, T,
     D]`, which leaves the tokens of `window` exact. Raises QuantKVError for arguments that fit no row, at the
     latest when the model is called.
     """
-    schedule = replace(Schedule.read(prefill, calls, prefill_reads), count_from=count_from)
+    schedule = replace(Schedule.read(prefill, calls, prefill_reads), count_from=_first_counted(count_from))
     ends = None if lengths is None else read_lengths("lengths", lengths, 0)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedError("simulate() runs models that only decode, not encoder-decoder models")
@@ -87,6 +88,12 @@ def simulate(
             yield simulation
     finally:
         SIMULATION.reset(token)
+
+
+def _first_counted(given: int | Lengths | None) -> Tensor | None:
+    if given is None:
+        return None
+    return read_lengths("count_from", [given] if isinstance(given, int) else given, 0)
 
 
 @contextmanager

@@ -33,10 +33,17 @@ class Simulation:
     _earlier: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
 
     @property
+    def reads(self) -> tuple[int, int]:
+        """(query, key) pairs of counted tokens over all layers, keys and values apart, and how many of them
+        were packed."""
+        pairs, packed = (self._earlier + self._counts.sum(-1)).tolist()
+        return int(pairs), int(packed)
+
+    @property
     def packed_read_fraction(self) -> float:
         """Share of the (query, key) pairs of decoded real tokens that were packed; 0 where all tokens were
         prefill, NaN as long as no attention ran inside."""
-        pairs, packed = (self._earlier + self._counts.sum(-1)).tolist()
+        pairs, packed = self.reads
         if not self._counts.numel():
             return float("nan")
         return packed / pairs if pairs else 0.0

@@ -1,0 +1,61 @@
+"""How much of what scored tokens read was packed, task by task, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from quantkv.evaluation.schedule import Call, Rows, Schedule
+from quantkv.layer import QuantizedLayer
+
+if TYPE_CHECKING:
+    from quantkv.cache import QuantizedCache
+
+MARKED_BELOW = 0.5
+"""A smaller share of packed reads is marked, as in every quality row."""
+
+
+@dataclass
+class Reads:
+    """(query, key) pairs attended to for scored tokens, and how many of them were packed."""
+
+    pairs: int = 0
+    packed: int = 0
+
+    def add(self, pairs: int, packed: int) -> None:
+        self.pairs += pairs
+        self.packed += packed
+
+    @property
+    def packed_fraction(self) -> float | None:
+        """None as long as nothing was read."""
+        return self.packed / self.pairs if self.pairs else None
+
+    @property
+    def complaint(self) -> str | None:
+        """What is wrong with a score from these reads, if anything."""
+        share = self.packed_fraction
+        if share is None or share >= MARKED_BELOW:
+            return None
+        if not self.packed:
+            return "packed_read_fraction is 0: no scored token read a packed key, the score says nothing"
+        return f"packed_read_fraction is {share:.2f}, below {MARKED_BELOW}: much of what was read was exact"
+
+
+def generated_reads(cache: QuantizedCache, begins: Tensor, prompt: int, ends: Tensor) -> tuple[int, int]:
+    """(pairs, packed) of generating: rows padded on the left up to `begins` `[B]`, a prompt of `prompt`
+    positions in one exact call, then a query per token until `ends` `[B]`. The prompt's last query, which
+    predicts the first token, counts."""
+    schedule = Schedule(torch.tensor([prompt]), count_from=torch.tensor([prompt - 1]))
+    call = Call(schedule, Rows(begins, ends), 0, max(prompt, int(ends.max())))
+    total = torch.zeros(2, dtype=torch.float64)
+    for layer in cache.layers:
+        packs = isinstance(layer, QuantizedLayer)
+        windows = (layer.spec.key_window, layer.spec.value_window) if packs else ()
+        span = layer.sliding_window if layer.is_sliding else call.stop
+        total += call.counts(span, windows).sum(-1)
+    pairs, packed = total.tolist()
+    return int(pairs), int(packed)
