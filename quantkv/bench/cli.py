@@ -145,6 +145,37 @@ def encode(
     _run(measure, json_file, as_markdown)
 
 
+@app.command()
+def simulate(
+    model: Annotated[str, typer.Argument(help="a model: built-in name, hub id, folder or .gguf file")],
+    tokens: Annotated[str, typer.Option(metavar="N,N,…", help="length of the sequence")] = "512,1536",
+    formats: Formats = "int4-head,kivi-2",
+    threads: Threads = 1,
+    rounds: Rounds = 3,
+    dtype: Annotated[str, typer.Option(help="of the model")] = "float32",
+    seed: Seed = 0,
+    json_file: Json = None,
+    as_markdown: Markdown = False,
+) -> None:
+    """A whole sequence as the packed cache would decode it, in one pass, beside the plain forward pass."""
+    given: dict[str, Any] = {
+        "model": model,
+        "tokens": _counts("tokens", tokens),
+        "formats": _names(formats),
+        "threads": threads,
+        "rounds": rounds,
+        "dtype": dtype,
+        "seed": seed,
+    }
+
+    def measure(status: Status) -> dict[str, Any]:
+        from quantkv.bench.simulate import SimulateSettings, bench_simulate
+
+        return bench_simulate(SimulateSettings(**given), status.update)
+
+    _run(measure, json_file, as_markdown)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 

@@ -38,6 +38,10 @@ def _megabytes(row: Row) -> str:
     return compact(row["bytes"] / 1e6, 3) if row.get("bytes") else DASH
 
 
+def _scratch(row: Row) -> str:
+    return DASH if row["scratch_bytes"] is None else compact(row["scratch_bytes"] / 1e6, 3)
+
+
 def _update_share(row: Row) -> str:
     update = row.get("update")
     return f"{percent(update['share'])} %" if update else DASH
@@ -86,6 +90,14 @@ ENCODE: list[Column] = [
     ("× torch", _median("faster_than_torch")),
     *LIMIT,
 ]
+SIMULATE: list[Column] = [
+    ("tokens", _text("tokens")),
+    ("arm", _text("name")),
+    MS,
+    ("time / plain's", _median("time_to_plain")),
+    ("scratch MB", _scratch),
+    *LIMIT,
+]
 NAMES = ("arm", "cache", "format", "tensor", "case", "encoder")
 
 
@@ -97,7 +109,7 @@ def tables(report: Row) -> list[tuple[list[Column], list[Row]]]:
     if report["benchmark"] == "decode":
         prefill = report["prefill"]
         return [(DECODE, rows)] + ([(PREFILL, prefill)] if prefill else [])
-    return [(ENCODE, rows)]
+    return [(SIMULATE if report["benchmark"] == "simulate" else ENCODE, rows)]
 
 
 def header(report: Row) -> str:
