@@ -175,7 +175,7 @@ class QuantizedCache(DynamicCache):
     def storages(self) -> Iterable[Tensor]:
         """Every tensor the cache keeps alive, the exact layers' included."""
         for layer in self.layers:
-            yield from layer.storages() if isinstance(layer, QuantizedLayer) else _plain_tensors(layer)
+            yield from layer.storages() if isinstance(layer, QuantizedLayer) else plain_tensors(layer)
 
     @property
     def nbytes(self) -> int:
@@ -217,7 +217,7 @@ class QuantizedCache(DynamicCache):
             t.numel()
             for layer in self.layers
             if not isinstance(layer, QuantizedLayer)
-            for t in _plain_tensors(layer)
+            for t in plain_tensors(layer)
         )
 
     @property
@@ -293,7 +293,7 @@ def kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
     return getattr(text, "num_key_value_heads", None) or heads, head_dim
 
 
-def _plain_tensors(layer: Any) -> list[Tensor]:
+def plain_tensors(layer: Any) -> list[Tensor]:
     """What a layer of transformers keeps: keys and values, and the states of linear layers, which lie in
     dicts."""
     held = [t for x in vars(layer).values() for t in (x.values() if isinstance(x, dict) else [x])]
@@ -301,4 +301,4 @@ def _plain_tensors(layer: Any) -> list[Tensor]:
 
 
 def _plain_nbytes(layer: Any) -> int:
-    return sum(t.untyped_storage().nbytes() for t in _plain_tensors(layer))
+    return sum(t.untyped_storage().nbytes() for t in plain_tensors(layer))

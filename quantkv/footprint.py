@@ -35,7 +35,11 @@ class TensorShape:
 
     @property
     def token_nbytes(self) -> int:
-        return self.heads * self.width * self.dtype.itemsize
+        return self.token_elements * self.dtype.itemsize
+
+    @property
+    def token_elements(self) -> int:
+        return self.heads * self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,11 @@ class LayerShape:
     def token_nbytes(self) -> int:
         """Bytes that one exact token of one row takes."""
         return self.extra + sum(t.token_nbytes for t in (self.key, self.value) if t is not None)
+
+    @property
+    def token_elements(self) -> int:
+        """Key and value elements of one token of one row."""
+        return sum(t.token_elements for t in (self.key, self.value) if t is not None)
 
 
 def exact_nbytes(layer: LayerShape, length: int, rows: int, call: int = 1) -> int:

@@ -21,7 +21,6 @@ from quantkv.attention import KVHandle
 from quantkv.errors import QuantKVError
 from quantkv.spec import CacheSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
-from quantkv.store.bytes import tensor_nbytes
 
 PAST_RECORDING_RESERVE = 256
 """Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
@@ -227,21 +226,7 @@ class QuantizedLayer(DynamicLayer):
 
     def predicted_nbytes(self) -> int:
         """The closed form, from shapes and lengths alone."""
-        return sum(
-            tensor_nbytes(
-                s.codec,
-                s.window,
-                rows=s.rows,
-                num_heads=s.heads,
-                head_dim=s.head_dim,
-                length=s.length,
-                dtype=s.dtype,
-                lanes=s.lanes,
-                pads=s.pads,
-                span=s.span,
-            )
-            for s in self.stores
-        )
+        return sum(store.predicted_nbytes() for store in self.stores)
 
     def fork(self, pads: Callable[[], list[int] | None]) -> QuantizedLayer:
         """A layer with the same tokens on the same pages."""

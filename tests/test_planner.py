@@ -21,7 +21,7 @@ import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, parse_spec
 from quantkv.architectures import tiny_model
 from quantkv.cli import app
-from quantkv.evaluation.memory_worker import weights_bytes
+from quantkv.evaluation.memory_worker import measure, weights_bytes
 from quantkv.footprint import Footprint, LayerShape, TensorShape, cache_footprint
 from quantkv.models import random_model
 from quantkv.planner import plan
@@ -128,6 +128,29 @@ def append(cache: QuantizedCache, layers: tuple[LayerShape, ...], rows: int, tok
         if layer.key is not None and layer.value is not None:
             key, value = (torch.randn(rows, t.heads, tokens, t.width) for t in (layer.key, layer.value))
             cache.update(key, value, index)
+
+
+@pytest.mark.parametrize("text", ["dynamic", "int4-head"])
+@pytest.mark.parametrize("family", ["jamba", "gemma3_text"])
+def test_a_memory_cell_of_layers_that_stay_exact(family: str, text: str, tmp_path: Path) -> None:
+    """Bytes are those right after the prompt; the 16-bit cache beside them has the states as they are."""
+    model = tiny_model(family)
+    model.save_pretrained(tmp_path)
+    job = {
+        "model": {"name": str(tmp_path)},
+        "spec": text,
+        "context": 100,
+        "batch": 2,
+        "steps": 3,
+        "ids": None,
+    }
+    section = measure(job | {"phases": ["prefill"], "threads": 1})["memory"]
+    layers = probe(model.config, torch.float32).layers
+    states = sum(layer.states for layer in layers)
+    plain = Footprint.of((layer, None) for layer in layers).nbytes(100, 2, call=100)
+    assert section["baseline_16bit_bytes"] == (plain - 2 * states) // 2 + 2 * states
+    assert section["predicted_bytes"] == section["held_bytes"]
+    assert (section["held_bytes"] == plain) == (text == "dynamic")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -348,6 +371,13 @@ def test_the_command_prints_json_alone() -> None:
     expected = quantkv.plan("random-gemma3", memory="1GB")
     assert found == json.loads(json.dumps(expected.to_dict()))
     assert found["layers"] == {"window of 64": 1, "full attention": 1}
+
+
+def test_the_page_runs() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "plan.md").read_text()
+    scope: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], scope)
+    assert len(scope["found"].rows) == len(PRESETS) + 2
 
 
 def test_the_command_says_in_one_line_what_is_wrong() -> None:

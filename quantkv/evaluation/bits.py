@@ -9,8 +9,6 @@ from quantkv.evaluation.arms import Result, effective
 from quantkv.evaluation.huggingface import fill
 from quantkv.evaluation.quality import Bits
 from quantkv.spec import CacheSpec
-from quantkv.store import TensorStore
-from quantkv.store.bytes import tensor_nbytes
 
 
 def cache_figures(model: Any, spec: Any, context: int, lengths: range) -> tuple[Bits, Result]:
@@ -36,21 +34,8 @@ def mean_bits(cache: QuantizedCache, lengths: range) -> float:
     """Bits per value averaged over the scored lengths: bytes grow in steps, so one length may flatter."""
     stores = [store for layer in cache.quantized_layers for store in layer.stores]
     values_per_token = sum(store.rows * store.heads * store.head_dim for store in stores)
-    each = [8 * sum(_nbytes(store, n) for store in stores) / (values_per_token * n) for n in lengths]
+    each = [8 * sum(store.predicted_nbytes(n) for store in stores) / (values_per_token * n) for n in lengths]
     return sum(each) / len(each)
-
-
-def _nbytes(store: TensorStore, length: int) -> int:
-    return tensor_nbytes(
-        store.codec,
-        store.window,
-        rows=store.rows,
-        num_heads=store.heads,
-        head_dim=store.head_dim,
-        length=length,
-        dtype=store.dtype,
-        lanes=store.lanes,
-    )
 
 
 def bits_packed(model: Any, spec: CacheSpec) -> float:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.errors import QuantKVError
+
+if TYPE_CHECKING:
+    from quantkv.footprint import LayerShape
 
 
 def cache_argument(model: Any) -> str:
@@ -70,7 +73,9 @@ def share(cache: DynamicCache, device: str | None = None) -> DynamicCache:
 
 def dynamic_bytes(cache: DynamicCache) -> int:
     """Bytes of the live storages of a DynamicCache, shared ones counted once."""
-    storages = [x.untyped_storage() for layer in cache.layers for x in (layer.keys, layer.values)]
+    from quantkv.cache import plain_tensors
+
+    storages = [x.untyped_storage() for layer in cache.layers for x in plain_tensors(layer)]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 
 
@@ -80,6 +85,16 @@ def cache_shapes(model: Any) -> list[tuple[int, int, int]]:
     with torch.inference_mode(), attention(model, stock_attention(model)):
         forward(model, torch.zeros(1, 1, dtype=torch.long), cache)
     return [(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]) for layer in cache.layers]
+
+
+def cached_layers(model: Any) -> list[LayerShape]:
+    """What each layer of a model caches, sliding windows and states of linear layers too."""
+    from quantkv.footprint import layer_shapes
+
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode(), attention(model, stock_attention(model)):
+        forward(model, torch.zeros(1, 1, dtype=torch.long), cache)
+    return layer_shapes(cache)
 
 
 def fill(cache: Any, model: Any, context: int, batch: int, *, seed: int = 0) -> Any:

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from quantkv.cache import QuantizedCache
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import timing
 from quantkv.evaluation.arms import BASELINE, Result, attention_of, effective, new_cache, parse_format
 from quantkv.evaluation.orphan import end_with_parent
 from quantkv.evaluation.peaks import Counter, counter, release_memory
 from quantkv.evaluation.speed import feed_tokens
+from quantkv.footprint import cache_footprint
 from quantkv.peers.worker import live_bytes
 
 SMALL_SHARE, SMALL_SAVING, MAX_MISMATCH = 0.05, 0.05, 0.05
@@ -92,21 +94,24 @@ def _peak(phase: str, meter: Counter, wanted: bool) -> Result:
 
 
 def _held(model: Any, cache: Any, context: int, batch: int) -> Result:
-    elements = sum(batch * heads * context * (dk + dv) for heads, dk, dv in hf.cache_shapes(model))
-    if isinstance(cache, DynamicCache) and not hasattr(cache, "nbytes"):
+    """Bytes right after a prompt that came in one call, beside the closed form and keys and values at 16 bits
+    (states of linear layers as they are)."""
+    layers = hf.cached_layers(model)
+    predicted: int | None = cache_footprint(layers, cache).nbytes(context, batch, call=context)
+    if isinstance(cache, QuantizedCache):
+        held, used = cache.nbytes, cache.used_nbytes
+    elif isinstance(cache, DynamicCache):
         held = used = hf.dynamic_bytes(cache)
-        predicted = elements * model.dtype.itemsize
-    elif not hasattr(cache, "nbytes"):
+    else:
         held = used = live_bytes(cache)
         predicted = None
-    else:
-        held, used, predicted = cache.nbytes, cache.used_nbytes, cache.predicted_nbytes()
+    baseline = batch * sum(layer.states + 2 * context * layer.token_elements for layer in layers)
     return {
         "held_bytes": held,
         "used_bytes": used,
         "predicted_bytes": predicted,
-        "baseline_16bit_bytes": 2 * elements,
-        "ratio_to_16bit": held / (2 * elements),
+        "baseline_16bit_bytes": baseline,
+        "ratio_to_16bit": held / baseline,
     }
 
 

@@ -190,10 +190,10 @@ def _exact_layers(cache: Any) -> str:
 
 
 def _kind(layer: LayerShape) -> str:
-    """What a layer caches, in words: `full attention`, `window of 512`, `window of 512 + state`."""
+    """What a layer caches, in words: `full attention`, `window of 512`, `window of 512 + fixed state`."""
     parts = [] if layer.key is None else [f"window of {layer.window}" if layer.window else "full attention"]
     parts += ["indexer"] if layer.extra else []
-    return " + ".join(parts + (["state"] if layer.states else [])) or "nothing"
+    return " + ".join(parts + (["fixed state"] if layer.states else [])) or "nothing"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

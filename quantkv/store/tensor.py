@@ -18,6 +18,7 @@ from torch import Tensor
 
 from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
+from quantkv.store.bytes import tensor_nbytes
 from quantkv.store.layout import page_layout, windowed_pages
 from quantkv.store.pages import PageStore
 from quantkv.store.tiles import Lanes
@@ -69,6 +70,22 @@ class TensorStore:
     @property
     def nbytes(self) -> int:
         return self.exact_nbytes + self.pages.nbytes
+
+    def predicted_nbytes(self, length: int | None = None) -> int:
+        """The closed form of `nbytes` once `length` tokens are held (now, by default), if nothing was taken
+        back, reordered or forked."""
+        return tensor_nbytes(
+            self.codec,
+            self.window,
+            rows=self.rows,
+            num_heads=self.heads,
+            head_dim=self.head_dim,
+            length=self.length if length is None else length,
+            dtype=self.dtype,
+            lanes=self.lanes,
+            pads=self.pads,
+            span=self.span,
+        )
 
     def storages(self) -> Iterable[Tensor]:
         """Every tensor that this store keeps alive."""
