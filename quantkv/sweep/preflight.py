@@ -11,19 +11,11 @@ from quantkv.sweep.grid import MEMORY_STEPS
 
 def model_config(entry: ModelEntry) -> Any | None:
     """The configuration alone; None where only loading the model will tell what is wrong."""
-    from transformers import AutoConfig
+    from quantkv.planner.configs import load_config
 
-    from quantkv.models.gguf_checkpoint import converted_folder
-    from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
-    from quantkv.models.synthetic import is_random, random_model
-
-    if is_random(entry.id):
-        return random_model(entry.id).config
-    if entry.id in PACKAGED_MODELS:
-        return AutoConfig.from_pretrained(converted_folder(packaged_gguf(entry.id)))
     try:
-        return AutoConfig.from_pretrained(entry.id, revision=entry.revision)
-    except (OSError, ValueError, ImportError):
+        return load_config(entry.id, revision=entry.revision)
+    except QuantKVError:
         return None
 
 
