@@ -64,7 +64,7 @@ def advice(predicted: Mapping[str, float], label: str, bits: Mapping[str, float]
             better.append(name)
             least = predicted[name]
     return [
-        f"try {name}: {bits[name]:.2f} bits on full pages, predicted damage {own / predicted[name]:.2g} "
+        f"try {name}: {bits[name]:.2f} bits on full pages, predicted damage {own / predicted[name]:.3g} "
         "times smaller"
         for name in better[:MOST_ADVICE]
     ]
