@@ -148,7 +148,7 @@ def encode(
 @app.command()
 def simulate(
     model: Annotated[str, typer.Argument(help="a model: built-in name, hub id, folder or .gguf file")],
-    tokens: Annotated[str, typer.Option(metavar="N,N,…", help="length of the sequence")] = "512,1536",
+    tokens: Annotated[str, typer.Option(metavar="N,N,…", help="length of the sequence")] = "512,1024",
     formats: Formats = "int4-head,kivi-2",
     threads: Threads = 1,
     rounds: Rounds = 3,

@@ -34,7 +34,7 @@ class SimulateSettings:
 
     model: str
     formats: tuple[str, ...] = FORMATS
-    tokens: tuple[int, ...] = (512, 1536)
+    tokens: tuple[int, ...] = (512, 1024)
     threads: int = 1
     rounds: int = 3
     dtype: str = "float32"
