@@ -235,6 +235,11 @@ def _quality(format: str, context: int, **options: Any) -> Row:
         "kl_low": 0.8 * kl,
         "kl_high": 1.25 * kl,
         "top1_agreement": 1 - 0.4 * kl**0.5,
+        "top5_agreement": 1 - 0.5 * kl**0.5,
+        "positions": [
+            {"start": 16 * i, "stop": 16 * i + 16, "n": 256, "kl_mean": kl * (0.8 + 0.05 * i)}
+            for i in range(8)
+        ],
         "bits_packed": BITS[format],
         "bits_cache": 8 * held_bytes(format, context) / (BYTES_16_PER_TOKEN / 2 * context),
         "cache_bytes": held_bytes(format, context),

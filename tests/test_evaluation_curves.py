@@ -96,5 +96,7 @@ def test_the_figure_shows_the_largest_context_and_the_mean_over_seeds():
 
 
 def test_a_study_without_positions_has_no_such_figure():
-    (study,) = studies(sweep_rows((512,)))
+    (study,) = studies([quality_row("kivi-2", 512)])
     assert can_draw(study, "kl") and not can_draw(study, "kl_by_position")
+    with pytest.raises(QuantKVError, match="no row has values along the scored span"):
+        draw(study, "kl_by_position")

@@ -67,9 +67,10 @@ def legend_labels(figure: Figure) -> list[str]:
 @pytest.mark.parametrize("name", [name for name in FIGURES if name != "overview"])
 def test_one_line_per_format(name: str) -> None:
     (ax,) = draw(only(sweep_rows()), name).axes
-    expected = FORMATS if name in ("ppl_ratio", "kl") else ["DynamicCache", *FORMATS]
+    expected = FORMATS if name in ("ppl_ratio", "kl", "kl_by_position") else ["DynamicCache", *FORMATS]
     assert list(lines_of(ax)) == expected
-    assert all(list(line.get_xdata()) == [512, 2048, 4096] for line in lines_of(ax).values())
+    places = [*range(8, 128, 16)] if name == "kl_by_position" else [512, 2048, 4096]
+    assert all(list(line.get_xdata()) == places for line in lines_of(ax).values())
 
 
 def test_memory_draws_held_predicted_and_the_16_bit_cache() -> None:
@@ -276,7 +277,7 @@ def test_figures_without_numbers_cannot_be_drawn() -> None:
 @pytest.mark.parametrize("name", FIGURES)
 def test_one_context_is_enough(name: str) -> None:
     figure = draw(only(sweep_rows(contexts=(2048,))), name)
-    assert list(figure.axes[0].get_xticks()) == [2048]
+    assert list(figure.axes[0].get_xticks()) == ([0, 32, 64, 96] if name == "kl_by_position" else [2048])
 
 
 def test_files_embed_fonts_carry_no_date_and_repeat_byte_for_byte() -> None:

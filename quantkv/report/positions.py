@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from quantkv.errors import QuantKVError
 from quantkv.report.axes import log_axis
 from quantkv.report.curves import Curve
 from quantkv.report.lines import Legend, draw_curves
@@ -23,6 +24,8 @@ def has_positions(study: Study) -> bool:
 def kl_by_position(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
     """Mean KL of runs of offsets at the largest context, the mean over seeds; a KL of 0 is not drawn."""
     rows = [row for row in study.rows if _parts(row)]
+    if not rows:
+        raise QuantKVError("no row has values along the scored span: measure them again to draw them")
     context = max(requested(row, "context") for row in rows)
     labels = dict(zip(study.frame["spec"], study.frame["label"]))
     by_label: dict[str, list[Row]] = {}
@@ -32,6 +35,9 @@ def kl_by_position(ax: Axes, study: Study, styles: dict[str, Style], legend: Leg
     found = [_curve(label, by_label[label]) for label in sorted(by_label, key=rank)]
     draw_curves(ax, found, styles, legend, [ax.transData] * len(found))
     log_axis(ax, [value for curve in found for value in curve.values if value > 0])
+    longest = max(part["stop"] for row in rows for part in _parts(row))
+    ax.set_xlim(0, longest)
+    ax.set_xticks([longest * quarter // 4 for quarter in range(4)])
     ax.set_xlabel(f"tokens after the context of {context}")
     ax.set_ylabel("KL to exact cache (nats)")
 
