@@ -153,6 +153,15 @@ def test_a_format_that_packs_nothing_fails_and_the_others_go_on() -> None:
     assert results[SMALL]["status"] == "ok"
 
 
+def test_a_short_prompt_is_flagged() -> None:
+    """Of about 130 attended tokens, 16 to 32 are packed."""
+    section = measured(["int4-head+r80+f16"])["int4-head+r80+f16"]["generation"]
+    assert section["packed_read_fraction"] < 0.5
+    assert section["flags"] == [
+        f"packed pairs are only {section['packed_read_fraction']:.1%} of those attended"
+    ]
+
+
 def test_rows_and_frame() -> None:
     found = quantkv.long_generation(
         random_model("random-llama"), byte_tokenizer(), [SMALL], contexts=[100, 150], tokens=12, prompts=2,

@@ -76,6 +76,7 @@ def test_a_key_holds_what_changes_the_number_and_nothing_else() -> None:
         ({"retrieval": {"tasks": ["nedle"]}}, "'nedle' is not one of passkey.*did you mean 'needle'"),
         ({"retrieval": {"depths": [1.2]}}, r"retrieval\.depths"),
         ({"retrieval": {}, "contexts": [100]}, "a context of 100 tokens has no room for facts"),
+        ({"formats": ["dynamic"]}, "retrieval runs packed formats only"),
         ({"generation": {"tokens": 1}}, r"generation\.tokens"),
         ({"generation": {"mode": "beam"}}, r"generation\.mode.*greedy"),
         ({"generation": {"top_p": 0}}, r"generation\.top_p"),

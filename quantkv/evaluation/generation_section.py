@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quantkv.evaluation.divergence import TokenScores
+from quantkv.evaluation.reading import few_packed
 from quantkv.evaluation.statistics import window_interval
 from quantkv.evaluation.texts import equal_share, first_divergence, repeated_share
 
@@ -74,7 +75,7 @@ def summarise(
         repeated_ref=_mean(told, "repeated_ref"),
         packed_read_fraction=packed_read,
         texts=told,
-        flags=[],
+        flags=few_packed(packed_read),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from quantkv.cache import QuantizedCache
 from quantkv.errors import QuantKVError
+from quantkv.evaluation.checks import LOW_PACKED_READ
 from quantkv.layer import QuantizedLayer
 from quantkv.policy import Window
 
@@ -29,6 +30,12 @@ def packed_read_fraction(cache: QuantizedCache, prompt: int, calls: Sequence[int
                 )
             cached += size
     return packed / pairs if pairs else 0.0
+
+
+def few_packed(packed_read: float) -> list[str]:
+    """A flag where most of what was read is exact."""
+    few = packed_read < LOW_PACKED_READ
+    return [f"packed pairs are only {packed_read:.1%} of those attended"] if few else []
 
 
 def check_packed(

@@ -10,6 +10,7 @@ import numpy as np
 from quantkv.evaluation.answers import Answered
 from quantkv.evaluation.hits import SIGNIFICANT, beats_chance, paired_p_value, wilson
 from quantkv.evaluation.questions import Question
+from quantkv.evaluation.reading import few_packed
 from quantkv.evaluation.statistics import window_interval
 
 
@@ -83,7 +84,7 @@ def summarise(
         verdict=_verdict(right, right_ref, p_value) if reason is None else None,
         depths=_by_depth(questions, answers, reference),
         answers=[_told(*one) for one in zip(questions, answers, reference)],
-        flags=[f"inconclusive: {reason}"] if reason else [],
+        flags=[*([f"inconclusive: {reason}"] if reason else []), *few_packed(packed_read)],
     )
 
 

@@ -21,6 +21,7 @@ from quantkv.errors import QuantKVError
 from quantkv.evaluation.protocols import Protocol, filled
 from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES
 from quantkv.evaluation.tasks import TAIL, check_room, task_names
+from quantkv.spec import CacheSpec
 from quantkv.sweep.formats import FormatEntry
 from quantkv.sweep.messages import lines, nearest
 from quantkv.sweep.source import apply_overrides, read_yaml
@@ -263,6 +264,16 @@ class Sweep(Section):
         self.contexts_of_quality()
         if self.retrieval is not None:
             check_room(min(self.contexts), self.retrieval.tail)
+        return self
+
+    @model_validator(mode="after")
+    def _check_packed(self) -> Sweep:
+        """Retrieval and generation run a packed cache of ours; nothing may be left out of all of them."""
+        kinds = [kind for kind in ("retrieval", "generation") if kind in self.kinds]
+        if kinds and not any(isinstance(entry.with_policy(), CacheSpec) for entry in self.formats):
+            raise ValueError(
+                f"{kinds[0]} runs packed formats only: give one beside the others, such as int4-head"
+            )
         return self
 
     def contexts_of_quality(self) -> list[int]:
