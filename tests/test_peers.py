@@ -167,10 +167,12 @@ def test_a_foreign_cache_gets_the_score_that_simulation_gives_the_same_cache(
     assert foreign.packed_read_fraction is None and 0 < (ours.packed_read_fraction or 0) < 1
 
 
-def test_the_baseline_has_a_quality_and_it_is_the_arithmetic(tiny_llama: Any) -> None:
-    found = perplexity(tiny_llama, IDS, "dynamic", context=CONTEXT, score=SCORE, windows=2)
+@pytest.mark.parametrize("name", ["random-llama", "random-gemma3"])
+def test_the_baseline_has_a_quality_and_it_is_the_arithmetic(name: str) -> None:
+    found = perplexity(random_model(name), IDS, "dynamic", context=CONTEXT, score=SCORE, windows=2)
     assert 0 <= found.kl_mean < 1e-9 and found.top1_agreement == 1
-    assert (found.bits_cache, found.bits_cache_16) == (32, 16)
+    assert found.bits_cache_16 == (found.bits_cache or 0) / 2
+    assert found.bits_cache == 32 or name == "random-gemma3"  # whose sliding layers forget
 
 
 def arms_of(model: Any, arms: dict[str, Any], **protocol: Any) -> dict[str, Any]:

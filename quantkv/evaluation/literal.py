@@ -52,7 +52,8 @@ class LiteralArm:
     def __init__(self, model: Any, spec: Peer | str, protocol: Protocol, context: int) -> None:
         self.model, self.spec, self.protocol, self.context = model, spec, protocol, context
         self.peer = spec if isinstance(spec, Peer) else None
-        self.calls = prompt_calls(protocol, context, self.peer)
+        self.is_press = self.peer is not None and self.peer.is_press
+        self.calls = prompt_calls(protocol, context, press=self.is_press)
         self.first = protocol.first_scored(context)
         self.numbers: dict[str, Any] = {}
         self.cache: Any = None
@@ -142,37 +143,29 @@ class LiteralArm:
         kl = float(compare(window.logits_ref, tensors["logits"], targets).kl.mean())
         if not kl <= SAME_MODEL_KL:
             raise QuantKVError(
-                f"the model in {self._python} is another one: mean KL {kl:.2g} without any format"
+                f"the model in the other interpreter is another one: mean KL {kl:.2g} without any format"
             )
         self.notes.append(f"ran in another interpreter; without a format its model differs by KL {kl:.1e}")
-
-    @property
-    def _python(self) -> str:
-        return str(self.peer.python if self.peer else None)
 
     def _check_eviction(self) -> None:
         """Raise where a press removed nothing: hooks that never fired would look like a perfect method."""
         read = sum(self.calls)
-        if self.peer is not None and self.peer.is_press and max(self.numbers["kept"]) >= read:
-            raise QuantKVError(f"{self.peer.label} dropped none of {read} tokens: the press did not run")
+        if self.is_press and max(self.numbers["kept"]) >= read:
+            raise QuantKVError(f"{self.spec} dropped none of {read} tokens: the press did not run")
 
     def _effective(self, size: int) -> Result:
         section = effective(self.model, self.spec, self.cache)
-        section["simulated"] |= (
-            self.peer is not None and not self.peer.is_press and self.numbers["exact"] >= size
-        )
-        notes = (
-            ["packed reads are not told by this cache"]
-            if self.peer is not None and self.cache is None
-            else []
-        )
-        if self.peer is not None and self.peer.is_press:
+        quantizes = self.peer is not None and not self.is_press
+        section["simulated"] |= quantizes and self.numbers["exact"] >= size
+        untold = self.peer is not None and self.cache is None
+        notes = ["packed reads are not told by this cache"] if untold else []
+        if self.is_press:
             kept, read = self.numbers["kept"], sum(self.calls)
             notes.append(f"layers keep {min(kept)} to {max(kept)} of {read} tokens")
         return section | {"notes": [*section["notes"], *notes, *self.notes]}
 
 
-def prompt_calls(protocol: Protocol, context: int, peer: Peer | None) -> list[int]:
+def prompt_calls(protocol: Protocol, context: int, *, press: bool) -> list[int]:
     """Sizes of the calls that read the prompt.
 
     Raises UnsupportedError for `final`, which no cache can do, and for several calls before an eviction.
@@ -183,11 +176,7 @@ def prompt_calls(protocol: Protocol, context: int, peer: Peer | None) -> list[in
         )
     given = protocol_calls(protocol.prefill, protocol.prompt(context))
     calls = given["calls"] if "calls" in given else [given["prefill"]]
-    if (
-        peer is not None
-        and peer.is_press
-        and (len(calls) != 1 or protocol.first_scored(context) < sum(calls))
-    ):
+    if press and (len(calls) != 1 or protocol.first_scored(context) < sum(calls)):
         raise UnsupportedError("an eviction press needs its prompt in one call: prefill exact")
     return list(calls)
 

@@ -127,7 +127,11 @@ def _check_names(entry: Entry) -> None:
 
 def _requested(entry: Entry) -> dict[str, Any]:
     label = str(entry["format"])
-    asked: dict[str, Any] = {"model": str(entry["model"]), "revision": None, "dtype": str(entry.get("dtype") or "unstated")}
+    asked: dict[str, Any] = {
+        "model": str(entry["model"]),
+        "revision": None,
+        "dtype": str(entry.get("dtype") or "unstated"),
+    }
     asked |= {"attn": None, "format": label, "spec": f"external:{label}"}
     asked |= {"context": _count("context", entry["context"]), "batch": _count("batch", entry.get("batch", 1))}
     return asked | {"seed": 0}

@@ -24,8 +24,10 @@ SKIPPED = (str, bytes, int, float, bool, type, torch.dtype, torch.device, torch.
 
 
 def new_cache(recipe: dict[str, Any], config: Any) -> Any:
-    """An empty cache as the recipe asks; presses prune a plain one."""
-    if recipe["kind"] != "stock":
+    """An empty cache as the recipe asks; presses prune one that drops nothing by itself."""
+    if recipe["kind"] == "dynamic":
+        return DynamicCache(config=config)
+    if recipe["kind"] == "press":
         return DynamicCache()
     from transformers import QuantizedCache
 
