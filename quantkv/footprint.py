@@ -7,6 +7,7 @@ the last call until the next one comes; linear attention and convolutions keep a
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -147,6 +148,14 @@ class Footprint:
             for layer, spec, count in self.layers
             if layer.window is None
         )
+
+    @property
+    def bits_packed(self) -> float:
+        """Bits per value of full pages, over the layers that are packed; NaN where none is."""
+        packed = [(layer, spec, count) for layer, spec, count in self.layers if spec is not None]
+        elements = sum(count * layer.token_elements for layer, _, count in packed)
+        nbytes = sum(count * _page_nbytes(layer, spec) for layer, spec, count in packed)
+        return 8 * nbytes / elements if elements else math.nan
 
 
 def _page_nbytes(layer: LayerShape, spec: CacheSpec) -> float:

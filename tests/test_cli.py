@@ -245,7 +245,7 @@ def test_describe_predicts_the_bytes_the_cache_then_holds() -> None:
     for layer in range(config.num_hidden_layers):
         cache.update(torch.randn(1, heads, 300, width), torch.randn(1, heads, 300, width), layer)
     result = quantkv_command("describe", "random-llama", "--format", "int4-head", "--context", "300")
-    assert f"predicted {cache.nbytes:,} bytes" in result.output
+    assert f"{cache.nbytes:,} bytes" in result.output
     assert result.output.count("int4-head") == 1 + config.num_hidden_layers
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantkv.cache import QuantizedCache, kv_shape
+from quantkv.cache import QuantizedCache
 from quantkv.evaluation.arms import Result, effective
-from quantkv.evaluation.huggingface import fill
+from quantkv.evaluation.huggingface import cached_layers, fill
 from quantkv.evaluation.quality import Bits
+from quantkv.footprint import cache_footprint
 from quantkv.spec import CacheSpec
 
 
@@ -39,12 +40,5 @@ def mean_bits(cache: QuantizedCache, lengths: range) -> float:
 
 
 def bits_packed(model: Any, spec: CacheSpec) -> float:
-    """Bits per value of full pages, averaged over layers so that per-layer overrides count."""
-    count = model.config.get_text_config().num_hidden_layers
-    each = []
-    for layer in range(count):
-        shape = kv_shape(model.config, layer)
-        assert shape is not None, "a model with quantized layers states its heads"
-        packed = spec.for_layer(layer, count)
-        each.append(packed.bits_packed(num_key_value_heads=shape[0], head_dim=shape[1], dtype=model.dtype))
-    return sum(each) / len(each)
+    """Bits per value of full pages, over all packed layers so that per-layer overrides count."""
+    return cache_footprint(cached_layers(model), QuantizedCache(model.config, spec)).bits_packed

@@ -98,12 +98,14 @@ def cached_layers(model: Any) -> list[LayerShape]:
 
 
 def fill(cache: Any, model: Any, context: int, batch: int, *, seed: int = 0) -> Any:
-    """Append `context` random tokens to every layer of a cache; equal seeds give equal keys and values."""
-    for index, (heads, d_key, d_value) in enumerate(cache_shapes(model)):
+    """Append `context` random tokens to every attention layer; equal seeds give equal keys and values."""
+    for index, layer in enumerate(cached_layers(model)):
+        if layer.key is None or layer.value is None:
+            continue  # linear attention, or a layer that reads another's keys
         noise = torch.Generator().manual_seed(seed * 1000 + index)
         keys, values = (
-            torch.randn(batch, heads, context, width, generator=noise).to(model.device, model.dtype)
-            for width in (d_key, d_value)
+            torch.randn(batch, x.heads, context, x.width, generator=noise).to(model.device, model.dtype)
+            for x in (layer.key, layer.value)
         )
         cache.update(keys, values, index)
     return cache

@@ -62,13 +62,14 @@ def cache_description(model: str, text: str, context: int) -> Iterator[Renderabl
 
     spec, config = parse_format(text), _config(model)
     cache = QuantizedCache(config, spec)
-    heads, head_dim = _fill(cache, config, context)
+    half = 2 * _fill(cache, config, context)
     layers = f"{cache.num_quantized_layers} of {len(cache.layers)} layers"
     yield f"{spec.name} on {model}: {layers}, {context} tokens"
     yield _frame_table(cache.describe().reset_index())
-    predicted, half = cache.predicted_nbytes(), 2 * 2 * heads * head_dim * context * len(cache.layers)
-    yield f"predicted {predicted:,} bytes, {predicted / half:.3f} of the {half:,} bytes of a 16-bit cache"
-    yield f"{cache.effective_bits:.2f} bits per value, with sinks, window, reserve and slack"
+    nbytes = cache.nbytes
+    yield f"{nbytes:,} bytes, {nbytes / half:.3f} of the {half:,} bytes of a 16-bit cache"
+    if cache.num_quantized_layers:
+        yield f"{cache.effective_bits:.2f} bits per value, with sinks, window, reserve and slack"
 
 
 def _config(model: str) -> Any:
@@ -80,18 +81,21 @@ def _config(model: str) -> Any:
     return load_model(model)[0].config
 
 
-def _fill(cache: Any, config: Any, context: int) -> tuple[int, int]:
-    """Append ``context`` tokens of zeros to every layer; their bytes are those of any other tokens."""
+def _fill(cache: Any, config: Any, context: int) -> int:
+    """Append ``context`` tokens of zeros to every layer, whose bytes are those of any other tokens, and count
+    the elements appended."""
     import torch
 
-    from quantkv.cache import kv_shape
+    from quantkv.planner.probe import probe
 
-    shape = (1, 1)
-    for layer in range(len(cache.layers)):
-        shape = kv_shape(config, layer) or shape
-        zeros = torch.zeros(1, shape[0], context, shape[1])
-        cache.update(zeros, zeros, layer)
-    return shape
+    elements = 0
+    for index, layer in enumerate(probe(config, torch.float32).layers):
+        if layer.key is None or layer.value is None:
+            continue
+        keys, values = (torch.zeros(1, x.heads, context, x.width) for x in (layer.key, layer.value))
+        cache.update(keys, values, index)
+        elements += keys.numel() + values.numel()
+    return elements
 
 
 def _frame_table(frame: Any) -> Table:
