@@ -22,7 +22,7 @@ from quantkv.footprint import cache_footprint
 from quantkv.peers.worker import live_bytes
 
 SMALL_SHARE, SMALL_SAVING, MAX_MISMATCH = 0.05, 0.05, 0.05
-WARM_UP_TOKENS = 32
+WARM_UP_TOKENS, WARM_UP_PROMPT = 32, 28  # some caches pack tokens by fours only
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +48,7 @@ def measure(job: dict[str, Any]) -> dict[str, Result]:
     spec = parse_format(job["spec"])
     attn = attention_of(model, spec)
     with timing.threads(job["threads"]), torch.inference_mode(), hf.attention(model, attn):
-        _run(model, new_cache(model, spec), feed[:, :WARM_UP_TOKENS], min(context, WARM_UP_TOKENS - 2))
+        _run(model, new_cache(model, spec), feed[:, :WARM_UP_TOKENS], min(context, WARM_UP_PROMPT))
         meter = counter(model.device)
         cache, section = _phases(model, spec, feed, context, job["phases"], meter)
         return {"memory": section, "effective": effective(model, spec, cache, attn=attn)}
