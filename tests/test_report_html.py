@@ -70,8 +70,9 @@ def test_every_row_and_every_flag_is_in_the_page() -> None:
     by_key = {row["key"]: row for row in parsed.data["rows"]}
     assert by_key == {row["key"]: row for row in rows}
     said = " ".join(parsed.text)
-    flags = {flag for row in rows for flag in (row[row["kind"]] or {}).get("flags", [])}
-    assert flags and all(flag in said for flag in flags)
+    flags = {f"{row['kind']}: {flag}" for row in rows for flag in (row[row["kind"]] or {}).get("flags", [])}
+    assert flags and flags <= {alert.words for alert in alerts(results(rows))}
+    assert all(flag in said for flag in flags)
     assert "worker was killed by signal 9" in said
     opened = {int(at) for line in parsed.named("tr") for at in (line.get("data-rows") or "").split()}
     assert opened == set(range(len(rows)))
@@ -162,6 +163,10 @@ def test_a_number_that_was_not_measured_is_a_dash_and_sorts_last() -> None:
     cells = {line.format: line.cells[at] for line in joined.lines}
     assert (cells["int4-head"].text, cells["int4-head"].sort) == ("—", None)
     assert cells["kivi-2"].sort == 0.0058
+    assert [(line.format, line.verdict) for line in grids(found)[1].lines] == [
+        ("int4-head", ""),
+        ("kivi-2", ""),
+    ]
     assert "NaN" not in page(rows).split('id="data">')[1].split("</script>")[0]
 
 
@@ -175,7 +180,7 @@ def test_a_kind_that_no_code_knows_gets_its_table_and_its_dialog() -> None:
     grid = next(grid for grid in grids(found) if grid.kind == "retrieval")
     shown = {head.text: cell.text for head, cell in zip(grid.heads, grid.lines[0].cells)}
     assert shown == {
-        "format": "int4-head", "context": "512", "accuracy": "0.7500", "samples": "8", "task": "needle",
+        "format": "int4-head", "context": "512", "accuracy": "0.75000", "samples": "8", "task": "needle",
         "notes": "few",
     }  # fmt: skip
     assert "retrieval: few" in [alert.words for alert in alerts(found)]
@@ -268,6 +273,19 @@ def test_the_words_name_damage_cost_size_and_speed_with_intervals() -> None:
     }
     told = limits(study, ["quality", "speed", "memory"])
     assert "Not timed: kivi-2." in told and "Not weighed: kivi-2." in told
+
+
+def test_damage_is_marked_in_the_table_of_quality_and_in_no_other() -> None:
+    rows = [
+        quality_row("kivi-2", 512, values={"kl_mean": 0.3}),
+        quality_row("fp16", 512),
+        memory_row("kivi-2", 512),
+    ]
+    tables = {
+        grid.kind: [(line.format, line.verdict) for line in grid.lines] for grid in grids(results(rows))
+    }
+    assert tables["quality"] == [("fp16", ""), ("kivi-2", "unfit")]
+    assert tables[JOINED] == [("fp16", ""), ("kivi-2", "unfit")] and tables["memory"] == [("kivi-2", "")]
 
 
 def test_times_of_the_reference_engine_are_no_speed_claim_anywhere() -> None:

@@ -56,7 +56,7 @@ CHARTS = (
         "decode (ms per step)",
         "decode_ms",
         "linear",
-        "Median, bars from the 10th to the 90th percentile. Hollow: PyTorch reference engine, no speed claim",
+        "Median, bars from the 10th to the 90th percentile. Hollow: PyTorch reference engine, no claim.",
     ),
 )
 PARETO_NOTE = (

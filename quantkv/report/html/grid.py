@@ -16,6 +16,7 @@ from quantkv.report.html.headings import heading
 from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records, study_names
 from quantkv.report.notes import VERDICT_MARKS, notes
 from quantkv.report.numbers import DASH, missing
+from quantkv.report.style import rank
 from quantkv.report.summary import METRICS, Record, Row, protocol_of, requested
 
 JOINED = "all kinds"
@@ -34,7 +35,7 @@ VALUES = {
     "top5": "top5_agreement",
 }
 """What a column of ``report.columns`` is sorted by, where its name is not that of the number."""
-DIGITS = 4
+DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Grid:
 
 def grids(found: Results) -> list[Grid]:
     joined = _joined(found)
-    return ([joined] if joined.lines else []) + [_of_kind(found, kind) for kind in found.kinds]
+    verdicts = _verdicts(found)
+    return ([joined] if joined.lines else []) + [_of_kind(found, kind, verdicts) for kind in found.kinds]
 
 
 def _joined(found: Results) -> Grid:
@@ -117,7 +119,7 @@ def _notes(record: Record) -> Cell:
     return Cell(text, text or None)
 
 
-def _of_kind(found: Results, kind: str) -> Grid:
+def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
     """Every row of a kind, also those that the joined table leaves out for a newer one."""
     numbers_of = found.of_kind(kind)
     rows = [found.rows[at] for at in numbers_of]
@@ -134,8 +136,21 @@ def _of_kind(found: Results, kind: str) -> Grid:
         cells = [Cell(label, label), _whole(context), *(_any(own.get(name)) for name in identity)]
         cells += [_metric(name, (row.get(kind) or {}).get(name)) for name in metrics]
         cells.append(_remarks(row))
-        lines.append(Line(label, str(requested(row, "model")), context, (at,), "", tuple(cells)))
+        verdict = verdicts.get(at, "")
+        lines.append(Line(label, str(requested(row, "model")), context, (at,), verdict, tuple(cells)))
+    lines.sort(key=lambda line: (line.model, line.context, rank(line.format)))
     return Grid(kind, tuple(heads), tuple(lines))
+
+
+def _verdicts(found: Results) -> dict[int, str]:
+    """What the records say of the quality rows behind them."""
+    said: dict[int, str] = {}
+    for study in found.studies:
+        sources = rows_of_records(study, found.rows)
+        for record in study.records():
+            for at in sources.get(cell_of_record(record), []):
+                said[at] = str(record["verdict"])
+    return {at: verdict for at, verdict in said.items() if found.rows[at]["kind"] == "quality"}
 
 
 def _settings(rows: Iterable[Row]) -> list[Mapping[str, Any]]:
