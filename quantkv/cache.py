@@ -67,10 +67,7 @@ class QuantizedCache(DynamicCache):
         if type(layer) is not DynamicLayer and not (slides and spec.sliding):
             self._reasons[index] = _why_exact(layer)
             return
-        shape = kv_shape(self.config, index)
-        for tensor, lanes in ((spec.key, KEY_LANES), (spec.value, VALUE_LANES)):
-            if shape is not None:
-                page_layout(tensor.build(), *shape, torch.float32, lanes)
+        check_fits(spec, kv_shape(self.config, index))
         options: dict[str, Any] = {"prefill": self.prefill, "pads": self._take_pads}
         self.layers[index] = (
             QuantizedSlidingLayer(spec, layer.sliding_window, **options)
@@ -291,6 +288,14 @@ def kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
         return None
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     return getattr(text, "num_key_value_heads", None) or heads, head_dim
+
+
+def check_fits(spec: CacheSpec, shape: tuple[int, int] | None) -> None:
+    """Raise QuantKVError where a layer of this (num_key_value_heads, head_dim) cannot hold the spec; None
+    leaves it to the tensors."""
+    for tensor, lanes in ((spec.key, KEY_LANES), (spec.value, VALUE_LANES)):
+        if shape is not None:
+            page_layout(tensor.build(), *shape, torch.float32, lanes)
 
 
 def plain_tensors(layer: Any) -> list[Tensor]:

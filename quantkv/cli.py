@@ -21,13 +21,14 @@ from quantkv.commands.inspect import inspect
 from quantkv.commands.lm_eval import SETTINGS, lm_eval
 from quantkv.commands.plan import plan
 from quantkv.commands.wide import print_wide
+from quantkv.commands.results import results
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from quantkv.sweep.config import Report
-    from quantkv.sweep.runner import Summary
+    from quantkv.sweep.summary import Summary
 
 
 class Commands(TyperGroup):
@@ -65,6 +66,7 @@ app.command("lm-eval", context_settings=SETTINGS)(lm_eval)
 app.command()(plan)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
+app.command()(results)
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override a setting, as in --set 'contexts=[512,1024]'"),
@@ -78,13 +80,19 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="results folder, instead of run.out")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the grid and stop")] = False,
 ) -> None:
+    executor: Annotated[
+        str | None, typer.Option(help="local, ray or slurm, instead of run.executor; see docs/cluster.md")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="only this share of the grid")] = None,
     """Measure every cell of a sweep that has no result yet, then write the report."""
     from rich.console import Console
 
     from quantkv.sweep.config import load_config
 
     console = Console()
-    given = list(overrides or []) + ([f"run.out={json.dumps(str(out))}"] if out else [])
+    options = {"out": out, "executor": executor, "shard": shard}
+    named = [f"run.{name}={json.dumps(str(value))}" for name, value in options.items() if value is not None]
+    given = [*(overrides or []), *named]
     settings = load_config(config, given)
     if dry_run:
         from quantkv.commands.dry_run import print_grid
@@ -171,7 +179,7 @@ def _print_summary(summary: Summary, console: Console) -> None:
     counts = summary.counts
     parts = [f"{counts['ok']} cells measured", f"{summary.finished_before} were finished before"]
     parts += [f"{counts[status]} {status}" for status in ("failed", "skipped") if counts[status]]
-    parts += [f"{summary.elsewhere} being measured by another process"] if summary.elsewhere else []
+    parts += [f"{summary.elsewhere} dealt with by other workers"] if summary.elsewhere else []
     console.print(f"{', '.join(parts)}; results in {summary.out}", highlight=False, soft_wrap=True)
     if summary.interrupted:
         console.print(
@@ -179,7 +187,7 @@ def _print_summary(summary: Summary, console: Console) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    elif counts["failed"]:
+    elif summary.exit_code:
         console.print("failed cells run again with the same command", highlight=False)
 
 

@@ -14,7 +14,7 @@ from fake_measure import FakeMeasure
 from typer.testing import CliRunner, Result
 
 import quantkv.report.write
-import quantkv.sweep.local
+import quantkv.sweep.process
 from quantkv.cli import app
 
 CONFIG = """
@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> Path:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
     """The sweep command with instant cells and a report that only says what it was given."""
     measure = FakeMeasure()
-    monkeypatch.setattr(quantkv.sweep.local, "LocalMeasure", lambda: measure)
+    monkeypatch.setattr(quantkv.sweep.process, "ProcessMeasure", lambda: measure)
     monkeypatch.setattr(
         quantkv.report.write, "write_report", lambda rows, out, **options: [Path(out) / "table.md"]
     )

@@ -23,9 +23,9 @@ def print_grid(settings: Sweep, console: Console) -> None:
     with console.status("reading configurations"):
         from quantkv.planner.sizes import both_sizes, free_memory
         from quantkv.sweep.costs import Past, cell_costs
-        from quantkv.sweep.grid import expand
+        from quantkv.sweep.shards import planned
 
-        cells = expand(settings)
+        cells = planned(settings)
         costs = dict(zip(map(id, cells), cell_costs(cells)))
         free, past = free_memory(), Past(settings)
     print_wide(_table(cells, costs, free.nbytes), console)

@@ -26,16 +26,21 @@ def lifeline() -> Iterator[int]:
         os.close(writing)
 
 
-def end_with_parent(folder: Path) -> None:
-    """In the child: once standard input ends, remove ``folder`` with its files and stop."""
+def end_with_parent(folder: Path | None = None) -> None:
+    """In the child: once standard input ends, stop, and remove ``folder`` with its files before that."""
 
     def watch() -> None:
         while os.read(STDIN, 1):  # not sys.stdin, whose lock would be held when the interpreter shuts down
             pass
-        with contextlib.suppress(OSError):
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
+        if folder is not None:
+            _remove(folder)
         os._exit(1)
 
     threading.Thread(target=watch, name="quantkv-orphan", daemon=True).start()
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()

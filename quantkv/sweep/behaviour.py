@@ -51,9 +51,10 @@ class Behaviour:
         """What the row says of the text beside what was asked."""
         return {"text_sha256": self.texts[cell.kind].sha256}
 
-    def measure(self, model: Any, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
+    def measure(
+        self, model: Any, cells: tuple[Cell, ...], arms: Mapping[str, Any], on_arm: OnArm, step: Step
+    ) -> None:
         head, by_label = cells[0], {cell.label: cell for cell in cells}
-        arms = {label: cell.spec for label, cell in by_label.items() if cell.spec is not None}
         shared: dict[str, Any] = {
             "on_arm": lambda label, result: on_arm(by_label[label], result),
             "progress": step,

@@ -1,8 +1,7 @@
 """Claims: an exclusive file per cell, so that several workers can share one results folder.
 
 A claim is given up by its owner, or taken over when the owner's process is gone or its heartbeat has
-stopped. Two workers that take over one claim at the same instant both measure the cell, which costs time
-and nothing else.
+stopped. Who takes one over holds a second file meanwhile, so that of several only one does.
 """
 
 from __future__ import annotations
@@ -53,10 +52,11 @@ class Claims:
             return True
         if self._create(path):
             return True
-        if not is_stale(path):
-            return False
-        path.unlink(missing_ok=True)
-        return self._create(path)
+        return is_stale(path) and self._take_over(path)
+
+    def is_free(self, key: str) -> bool:
+        """Whether nobody who lives holds the cell; ``take`` decides."""
+        return is_stale(self._path(key))
 
     def release(self, key: str) -> None:
         path = self._path(key)
@@ -77,6 +77,20 @@ class Claims:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(_myself(), file)
         return True
+
+    def _take_over(self, path: Path) -> bool:
+        lock = path.with_suffix(".takeover")
+        if not self._create(lock):
+            if is_stale(lock):
+                lock.unlink(missing_ok=True)
+            return False
+        try:
+            if not is_stale(path):
+                return False
+            path.unlink(missing_ok=True)
+            return self._create(path)
+        finally:
+            self._give_up(lock)
 
     def _give_up(self, path: Path) -> None:
         path.unlink(missing_ok=True)

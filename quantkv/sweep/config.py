@@ -171,6 +171,13 @@ class Memory(Section):
     formats: OneOrMore[str] | None = None
 
 
+def check_shard(value: str) -> str:
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", value)
+    if match is None or int(match[1]) > int(match[2]):
+        raise ValueError(f"'{value}' is no share; legal: 1/4 for the first of four, up to 4/4")
+    return value
+
+
 def _check_task(value: str) -> str:
     if value not in task_names():
         name = nearest(value, task_names())
@@ -210,11 +217,36 @@ class Generation(Section):
         } | chance
 
 
+class Ray(Section):
+    """``workers`` actors with ``gpus`` and ``cpus`` each (left out: as many as the cluster has room for);
+    ``address`` of a running cluster, such as auto; ``retries`` of an actor that is lost."""
+
+    workers: Positive | None = None
+    gpus: Annotated[float, Field(gt=0)] | None = None
+    cpus: Positive = 1
+    address: str | None = None
+    retries: NonNegative = 3
+
+
+class Slurm(Section):
+    """An array of ``workers`` jobs; ``parameters`` are those of submitit, such as slurm_partition and
+    timeout_min. With ``cluster: local`` they are processes of this machine."""
+
+    workers: Positive = 1
+    cluster: Literal["slurm", "local"] = "slurm"
+    parameters: dict[str, str | int | float | bool | dict[str, str | int]] = {}
+
+
 class Run(Section):
-    executor: Literal["local"] = "local"
-    on_unsupported: Literal["error", "skip"] = "error"
+    """``shard`` 2/4 measures the second of four shares; ``ray`` and ``slurm`` are for those executors."""
+
+    executor: Literal["local", "ray", "slurm"] = "local"
+    on_unsupported: Literal["error", "skip", "exact"] = "error"
     cell_timeout: Positive | None = 600
     out: str = Field(default="results/sweep", min_length=1)
+    shard: Annotated[str, AfterValidator(check_shard)] | None = None
+    ray: Ray = Ray()
+    slurm: Slurm = Slurm()
 
 
 class Report(Section):

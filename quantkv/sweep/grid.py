@@ -66,13 +66,17 @@ class Cell:
         return asked | {"batch": self.batch, "seed": self.seed}
 
     def key(self, facts: Mapping[str, Any]) -> str:
-        """SHA-256 over what was asked and ``facts``. Names decide nothing: two labels of one spec are one
-        cell; model, text and threads enter as the fingerprint, tokens and count that ``facts`` holds."""
+        """SHA-256 over what was asked and ``facts``."""
+        text = json.dumps(self.keyed(facts), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def keyed(self, facts: Mapping[str, Any]) -> list[Any]:
+        """What the key is made of. Names decide nothing: two labels of one spec are one cell; model, text and
+        threads enter as the fingerprint, tokens and count that ``facts`` holds."""
         asked = self.requested()
         kept = {name: asked[name] for name in ("dtype", "attn", "spec", "context", "batch")}
         protocol = {name: value for name, value in self.protocol.items() if name not in ("text", "threads")}
-        text = json.dumps([self.kind, kept, protocol, dict(facts)], sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return [self.kind, kept, protocol, dict(facts)]
 
 
 @dataclass(frozen=True)

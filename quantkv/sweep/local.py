@@ -1,4 +1,7 @@
-"""Measuring in this process: one model loaded at a time, memory cells in subprocesses of their own."""
+"""Measuring in this process: one model loaded at a time, memory cells in subprocesses of their own.
+
+A sweep runs this in worker processes (``quantkv.sweep.process``).
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,13 @@ from quantkv.peers.versions import check_peer, versions
 from quantkv.spec import CacheSpec
 from quantkv.sweep.behaviour import Behaviour, behaviour_texts
 from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.fitting import Fitted, fit, without_effect
 from quantkv.sweep.grid import BASELINE, BEHAVIOUR, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.results import Row
 from quantkv.sweep.runner import OnArm, Result, Step
+from quantkv.sweep.versions import CODEC_VERSION
 from quantkv.sweep.workers import measure_memory
-
-CODEC_VERSION = 2
-"""Goes up when a codec stores other codes for the same input, so that older rows are measured again."""
 
 
 class LocalMeasure:
@@ -67,6 +69,7 @@ class LocalSession:
         self.config, self.device = self.model.config, self.model.device
         self.identity = model_identity(self.model)
         self._plans: dict[int, Plan] = {}
+        self._fits: dict[str, Fitted] = {}
         self.behaviour = Behaviour(self.tokenizer, sweep)
         check_limit(self.config, entry.id, sweep)
 
@@ -75,6 +78,8 @@ class LocalSession:
         facts |= {"device": self.device.type, "engine": self._engine(cell), "codecs": CODEC_VERSION}
         facts |= {"metrics": METRIC_VERSIONS[cell.kind]}
         facts |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
+        if (fitted := self._fitted(cell)) is not None and fitted.reasons:
+            facts["exact_layers"] = list(fitted.reasons)
         if cell.kind == "quality":
             return facts | {"tokens": self._digest(cell)}
         if cell.kind in BEHAVIOUR:
@@ -82,7 +87,23 @@ class LocalSession:
         return facts | {"threads": self._threads(cell.kind), "machine": self._machine}
 
     def check(self, cell: Cell) -> None:
-        check_supported(self.config, self.entry, cell.spec)
+        check_supported(self.config, self.entry, self._spec(cell))
+
+    def _fitted(self, cell: Cell) -> Fitted | None:
+        """The cell's spec with the layers that cannot hold it left exact, where the sweep asks for that."""
+        if self.sweep.run.on_unsupported != "exact" or not isinstance(cell.spec, CacheSpec):
+            return None
+        if cell.spec_string not in self._fits:
+            self._fits[cell.spec_string] = fit(self.config, cell.spec)
+        return self._fits[cell.spec_string]
+
+    def _spec(self, cell: Cell) -> Any:
+        fitted = self._fitted(cell)
+        return cell.spec if fitted is None else fitted.spec
+
+    def _arms(self, cells: tuple[Cell, ...]) -> dict[str, Any]:
+        """What runs, by the labels of cells."""
+        return {cell.label: self._spec(cell) or BASELINE for cell in cells}
 
     def quality(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
         head, by_label = cells[0], {cell.label: cell for cell in cells}
@@ -90,7 +111,7 @@ class LocalSession:
         quality_block(
             self.model,
             plan.at(head.context),
-            {label: cell.spec or BASELINE for label, cell in by_label.items()},
+            self._arms(cells),
             context=head.context,
             protocol=self._quality_protocol(head.prefill),
             on_arm=lambda label, result: on_arm(by_label[label], result),
@@ -101,17 +122,17 @@ class LocalSession:
         )
 
     def retrieval(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
-        self.behaviour.measure(self.model, cells, on_arm, step)
+        self.behaviour.measure(self.model, cells, self._arms(cells), on_arm, step)
 
     def generation(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
-        self.behaviour.measure(self.model, cells, on_arm, step)
+        self.behaviour.measure(self.model, cells, self._arms(cells), on_arm, step)
 
     def speed(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
         head, by_label, speed = cells[0], {cell.label: cell for cell in cells}, self.sweep.speed
         assert speed is not None
         speed_block(
             self.model,
-            {label: cell.spec or BASELINE for label, cell in by_label.items()},
+            self._arms(cells),
             context=head.context,
             ids=self._sample(head.context + speed.rounds * speed.block, head.seed),
             batch=head.batch,
@@ -134,7 +155,7 @@ class LocalSession:
         """The worker picks the attention: the fused one for formats, the stock one for the baseline."""
         return memory_cell(
             {"name": self.entry.id, **options(self.entry), "attn": None},
-            cell.spec or BASELINE,
+            self._spec(cell) or BASELINE,
             context=cell.context,
             batch=cell.batch,
             steps=MEMORY_STEPS,
@@ -152,10 +173,11 @@ class LocalSession:
         made |= {"threads": self._threads(cell.kind), "seconds": round(seconds, 3)}
         made |= {"started": started.isoformat(timespec="seconds")}
         made |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
+        made |= {"codecs": CODEC_VERSION, "keyed": cell.keyed(self.facts(cell))}
         return build_row(
             cell.kind,
             cell.requested(),
-            result.get("effective"),
+            self._effective(cell, result.get("effective")),
             self._protocol(cell),
             result.get(cell.kind),
             made,
@@ -163,6 +185,15 @@ class LocalSession:
             status=result["status"],
             reason=result.get("reason"),
         )
+
+    def _effective(self, cell: Cell, effective: Mapping[str, Any] | None) -> dict[str, Any]:
+        """With a note for what was asked and did nothing, and for layers that stayed exact."""
+        ran, fitted = dict(effective or {}), self._fitted(cell)
+        notes = [*ran.get("notes", []), *without_effect(self.sweep.policy, cell.spec)]
+        if fitted is not None and fitted.reasons and "layers_quantized" in ran:
+            ran["layers_quantized"] -= len(fitted.reasons)
+            notes += fitted.notes
+        return ran | {"notes": notes}
 
     def close(self) -> None:
         self._drop_model()
@@ -229,7 +260,7 @@ class LocalSession:
         if not isinstance(cell.spec, CacheSpec) or self.entry.attn != "quantkv":
             return self.entry.attn
         try:
-            return check_supported(self.config, self.entry, cell.spec) or "none"
+            return check_supported(self.config, self.entry, self._spec(cell)) or "none"
         except UnsupportedError:
             return "none"
 

@@ -95,13 +95,13 @@ def _read_row(file: Path, warn: Callable[[str], None]) -> Row | None:
     except (OSError, ValueError) as error:
         warn(f"{file.name} is not a whole result file and is ignored ({error})")
         return None
-    if not _is_row(row):
+    if not is_row(row):
         warn(f"{file.name} is not a quantkv result (schema {SCHEMA}) and is ignored")
         return None
     return dict(row)
 
 
-def _is_row(row: Any) -> bool:
+def is_row(row: Any) -> bool:
     return (
         isinstance(row, dict)
         and row.get("schema") == SCHEMA

@@ -1,27 +1,38 @@
 """Runs a sweep: finds what is missing, measures it block by block, writes every cell the moment it is known.
 
 The runner knows nothing of models. It is handed a ``Measure`` that opens one model at a time and has the
-measuring functions; the one in ``quantkv.sweep.local`` runs in this process, tests hand in a fake.
+measuring functions: the one in ``quantkv.sweep.process`` keeps each model in a process of its own, the one in
+``quantkv.sweep.local`` does the work there, tests hand in a fake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 
 from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.evaluation.rows import build_row
 from quantkv.sweep.claims import Claims, prepare_folder
 from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.failures import describe, reason
 from quantkv.sweep.forecast import Forecast
-from quantkv.sweep.grid import Block, Cell, blocks, expand
+from quantkv.sweep.grid import Block, Cell, blocks
+from quantkv.sweep.limits import Limits
 from quantkv.sweep.progress import Display
 from quantkv.sweep.results import Row, read_rows, write_row
-from quantkv.sweep.timing import CellTimeout, terminate_as_interrupt, time_limit
+from quantkv.sweep.shards import planned
+from quantkv.sweep.summary import Summary
+from quantkv.sweep.timing import terminate_as_interrupt
+
+WAIT_SECONDS = 1.0
+UNOPENED = {"model": "not loaded"}
+"""The facts of a cell whose model could not be loaded."""
 
 Result = Mapping[str, Any]
 OnArm = Callable[[Cell, Result], None]
@@ -62,47 +73,52 @@ class Measure(Protocol):
     def open(self, model: ModelEntry, sweep: Sweep) -> Session: ...
 
 
-@dataclass
-class Summary:
-    """What a run did; ``exit_code`` is 0, 3 when cells failed, 130 when it was interrupted."""
-
-    out: Path
-    total: int = 0
-    finished_before: int = 0
-    elsewhere: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: {"ok": 0, "failed": 0, "skipped": 0})
-    keys: set[str] = field(default_factory=set)
-    interrupted: bool = False
-
-    @property
-    def exit_code(self) -> int:
-        if self.interrupted:
-            return 130
-        return 3 if self.counts["failed"] else 0
-
-    @property
-    def unfinished(self) -> int:
-        return self.total - self.finished_before - sum(self.counts.values())
-
-    def rows(self) -> list[Row]:
-        """The rows of this sweep, measured now or before."""
-        return [row for row in read_rows(self.out, warn=lambda _: None) if row["key"] in self.keys]
-
-
 def run_sweep(sweep: Sweep, *, measure: Measure | None = None, console: Console | None = None) -> Summary:
-    """Measure every cell of the sweep that has no finished row yet."""
-    if measure is None:
-        from quantkv.sweep.local import LocalMeasure
+    """Measure every cell of the sweep that has no finished row yet.
 
-        measure = LocalMeasure()
+    Without a ``measure`` the sweep's executor says where: in worker processes of this machine, or by others.
+    Limits on time hold where cells are measured in processes of their own.
+    """
     console = console or Console()
     out = prepare_folder(sweep.run.out)
+    if measure is None and sweep.run.executor != "local":
+        from quantkv.sweep.executors import executor
+
+        return executor(sweep.run.executor)(sweep, console)
+    return work(sweep, Tried(out), measure=measure, console=console)
+
+
+def work(sweep: Sweep, tried: Tried, *, measure: Measure | None = None, console: Console) -> Summary:
+    """Measure as one of those who share the folder. Cells with a failed row newer than ``tried`` are left."""
+    if measure is None:
+        from quantkv.sweep.process import ProcessMeasure
+
+        measure = ProcessMeasure()
     with console.status("checking the settings"):
         measure.preflight(sweep)
     try:
-        return _Runner(sweep, measure, out, console).run()
+        return _Runner(sweep, measure, tried, console).run()
     except _CannotWrite as error:
-        raise QuantKVError(f"cannot write results to {out}: {error}; finished cells are kept") from None
+        raise QuantKVError(f"cannot write results to {tried.out}: {error}; finished cells are kept") from None
+
+
+class Tried:
+    """The rows in a folder when a sweep began: what others try meanwhile is not tried again."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self._before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.json")}
+
+    def status(self, kind: str, key: str) -> str | None:
+        """The status of a cell that needs no measuring: finished at any time, or tried since the start."""
+        for path in self.out.glob(f"{kind}-*-{key[:12]}.json"):
+            for row in read_rows(path, warn=lambda _: None):
+                if row["key"] == key and (row["status"] == "ok" or self._is_new(path)):
+                    return str(row["status"])
+        return None
+
+    def _is_new(self, path: Path) -> bool:
+        return self._before.get(path.name) != path.stat().st_mtime_ns
 
 
 class _CannotWrite(BaseException):
@@ -110,14 +126,15 @@ class _CannotWrite(BaseException):
 
 
 class _Runner:
-    def __init__(self, sweep: Sweep, measure: Measure, out: Path, console: Console) -> None:
-        self.sweep, self.measure, self.out = sweep, measure, out
-        self.cells = expand(sweep)
+    def __init__(self, sweep: Sweep, measure: Measure, tried: Tried, console: Console) -> None:
+        self.sweep, self.measure, self.tried, self.out = sweep, measure, tried, tried.out
+        self.cells = planned(sweep)
         self.display = Display(
             self.cells, console, Forecast({"memory": sweep.memory.workers if sweep.memory else 1})
         )
-        self.summary = Summary(out, total=len(self.cells))
-        self.claims = Claims(out)
+        self.summary = Summary(self.out, total=len(self.cells))
+        self.claims = Claims(self.out)
+        self.limits = Limits()
         self.keys: dict[int, str] = {}
         self.noted: set[str] = set()
 
@@ -125,110 +142,171 @@ class _Runner:
         with terminate_as_interrupt(), self.claims, self.display:
             try:
                 self._read_finished()
-                for model in self.sweep.models:
-                    self._run_model(model, [cell for cell in self.cells if cell.model == model])
+                free, busy = self.cells, list[Cell]()
+                while free:
+                    free, busy = self._until_free(busy + self._round(free))
             except KeyboardInterrupt:
                 self.summary.interrupted = True
         return self.summary
 
     def _read_finished(self) -> None:
         rows = read_rows(self.out, warn=self.display.note)
-        self.finished = {(row["kind"], row["key"]): row for row in rows if row["status"] == "ok"}
-        for row in self.finished.values():
+        self.rows = {(row["kind"], row["key"]): row["status"] for row in rows}
+        for row in rows:
             seconds = (row.get("provenance") or {}).get("seconds")
-            if isinstance(seconds, int | float):
+            if row["status"] == "ok" and isinstance(seconds, int | float):
                 self.display.forecast.learn(row["kind"], row["requested"]["context"], seconds)
 
-    def _run_model(self, model: ModelEntry, cells: list[Cell]) -> None:
+    def _round(self, cells: list[Cell]) -> list[Cell]:
+        """Measure what is there to be measured; returns the cells that other workers hold."""
+        busy: list[Cell] = []
+        for model in self.sweep.models:
+            own = [cell for cell in cells if cell.model == model]
+            if own:
+                busy += self._run_model(model, own)
+        return busy
+
+    def _until_free(self, cells: list[Cell]) -> tuple[list[Cell], list[Cell]]:
+        """Wait for other workers, without a model in memory; returns the cells they lost, and the rest."""
+        free: list[Cell] = []
+        if cells:
+            self.display.doing(f"waiting for other workers to finish {len(cells)} cells")
+        while cells and not free:
+            time.sleep(WAIT_SECONDS)
+            cells = [cell for cell in cells if not self._done_elsewhere(cell)]
+            free = [cell for cell in cells if self.claims.is_free(self.keys[id(cell)])]
+        return free, [cell for cell in cells if cell not in free]
+
+    def _run_model(self, model: ModelEntry, cells: list[Cell]) -> list[Cell]:
         self.display.doing(f"loading {model.id}")
-        with _opened(self.measure, model, self.sweep) as session:
+        busy: list[Cell] = []
+        try:
+            session = self.measure.open(model, self.sweep)
+        except QuantKVError:
+            raise
+        except Exception as error:
+            for cell in cells:
+                self._fail_unopened(cell, f"loading the model: {describe(error)}")
+            return busy
+        with closing(session):
             missing = [cell for cell in cells if self._is_missing(cell, session)]
             for block in blocks(missing):
-                self._run_block(block, session)
+                busy += self._run_block(block, session)
+        return busy
+
+    def _fail_unopened(self, cell: Cell, reason: str) -> None:
+        """A row of a model of which nothing is known; it goes when the model can be loaded."""
+        self.keys[id(cell)] = key = cell.key(UNOPENED)
+        self.summary.keys.add(key)
+        made = {"seconds": 0.0, "started": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        failed: dict[str, Any] = {"key": key, "status": "failed", "reason": reason}
+        row = build_row(cell.kind, cell.requested(), None, cell.protocol, None, made, **failed)
+        self._write(cell, row, failed)
 
     def _is_missing(self, cell: Cell, session: Session) -> bool:
-        key = cell.key(session.facts(cell))
-        self.keys[id(cell)] = key
+        if id(cell) in self.keys:
+            return True
+        try:
+            self.keys[id(cell)] = key = cell.key(session.facts(cell))
+        except QuantKVError:
+            raise
+        except Exception as error:
+            self._fail_unopened(cell, describe(error))
+            return False
         repeated = key in self.summary.keys
         self.summary.keys.add(key)
+        self._forget_unopened(cell)
         if repeated:
             self.summary.total -= 1
-        elif (cell.kind, key) in self.finished:
+        elif self.rows.get((cell.kind, key)) == "ok":
             self.summary.finished_before += 1
         else:
             return True
         self.display.known(cell)
         return False
 
-    def _run_block(self, block: Block, session: Session) -> None:
-        cells = [cell for cell in block.cells if self._claim(cell)]
+    def _forget_unopened(self, cell: Cell) -> None:
+        key = cell.key(UNOPENED)
+        if (cell.kind, key) in self.rows:
+            for path in self.out.glob(f"{cell.kind}-*-{key[:12]}.json"):
+                path.unlink(missing_ok=True)
+
+    def _run_block(self, block: Block, session: Session) -> list[Cell]:
+        """Measure a block; returns the cells of it that other workers hold."""
+        open_cells = [cell for cell in block.cells if not self._done_elsewhere(cell)]
+        claimed = [cell for cell in open_cells if self.claims.take(self.keys[id(cell)])]
         try:
-            runnable = tuple(cell for cell in cells if self._is_supported(cell, session))
+            mine = [cell for cell in claimed if not self._done_elsewhere(cell)]  # a moment ago
+            runnable = tuple(cell for cell in mine if self._can_run(cell, session))
             if runnable:
                 self.display.running(Block(runnable))
                 self._measure(runnable, session)
         finally:
-            for cell in cells:
+            for cell in claimed:
                 self.claims.release(self.keys[id(cell)])
+        return [cell for cell in open_cells if cell not in claimed]
 
-    def _claim(self, cell: Cell) -> bool:
-        """False for a cell that another worker is measuring, or has finished since this sweep began."""
-        key = self.keys[id(cell)]
-        if not self.claims.take(key):
-            self.summary.elsewhere += 1
-        elif self._finished_meanwhile(cell, key):
-            self.claims.release(key)
-            self.summary.finished_before += 1
-        else:
-            return True
+    def _done_elsewhere(self, cell: Cell) -> bool:
+        """Whether another worker has dealt with the cell since this sweep began."""
+        status = self.tried.status(cell.kind, self.keys[id(cell)])
+        if status is None:
+            return False
+        self.summary.elsewhere += 1
+        self.summary.failed_elsewhere += status == "failed"
         self.display.known(cell)
-        return False
+        return True
 
-    def _finished_meanwhile(self, cell: Cell, key: str) -> bool:
-        files = self.out.glob(f"{cell.kind}-*-{key[:12]}.json")
-        return any(
-            row["key"] == key and row["status"] == "ok"
-            for file in files
-            for row in read_rows(file, warn=lambda _: None)
-        )
-
-    def _is_supported(self, cell: Cell, session: Session) -> bool:
+    def _can_run(self, cell: Cell, session: Session) -> bool:
+        if (reason := self.limits.why_not(cell)) is not None:
+            self._record(cell, {"status": "skipped", "reason": reason}, session)
+            return False
         try:
             session.check(cell)
         except UnsupportedError as error:
-            self._record(cell, {"status": "skipped", "reason": str(error), "seconds": 0.0}, session)
+            self._record(cell, self._unsupported({"status": "skipped", "reason": str(error)}), session)
+            return False
+        except Exception as error:
+            self._record(cell, {"status": "failed", "reason": describe(error)}, session)
             return False
         return True
 
     def _measure(self, cells: tuple[Cell, ...], session: Session) -> None:
-        """Run a block; if it breaks as a whole, the cells left run one by one, so none fails another."""
+        """Run a block. The arm that breaks it fails; the others run again together, or one by one where
+        nothing tells which arm it was."""
         left = {id(cell): cell for cell in cells}
 
         def on_arm(cell: Cell, result: Result) -> None:
             if id(cell) in left:
-                self._record(cell, result, session)
+                self._record(cell, self._unsupported(result), session)
                 del left[id(cell)]
 
-        limit = self.sweep.run.cell_timeout
-        run = getattr(session, cells[0].kind)
         on_clock = self.display.forecast.block(cells[0].kind, cells[0].context, len(cells))
         try:
-            with time_limit(limit and limit * len(cells)), on_clock:
-                run(cells, on_arm, self.display.step)
-            reason = "the measurement ended without a result for this cell"
-        except (Exception, CellTimeout) as error:
-            reason = describe(error)
-            if len(cells) > 1 and not isinstance(error, CellTimeout):
-                for cell in list(left.values()):
-                    self._measure((cell,), session)
-                return
-        for cell in left.values():
-            self._record(cell, {"status": "failed", "reason": reason, "seconds": 0.0}, session)
+            with on_clock:
+                getattr(session, cells[0].kind)(cells, on_arm, self.display.step)
+            failed, reason = list(left.values()), "the measurement ended without a result for this cell"
+        except Exception as error:
+            reason, label = describe(error), getattr(error, "label", None)
+            guilty = [cell for cell in left.values() if cell.label == label]
+            failed = guilty or (list(left.values()) if len(cells) == 1 else [])
+        for cell in failed:
+            self._record(cell, {"status": "failed", "reason": reason}, session)
+            del left[id(cell)]
+        rest = tuple(left.values())
+        for part in [rest] * bool(rest) if failed else [(cell,) for cell in rest]:
+            self._measure(part, session)
+
+    def _unsupported(self, result: Result) -> Result:
+        wrong = result["status"] == "skipped" and self.sweep.run.on_unsupported == "error"
+        return {**result, "status": "failed"} if wrong else result
 
     def _record(self, cell: Cell, result: Result, session: Session) -> None:
-        if result["status"] == "skipped" and self.sweep.run.on_unsupported == "error":
-            result = {**result, "status": "failed"}
-        row = session.row(cell, result, self.keys[id(cell)])
+        if result["status"] == "failed":
+            result = {**result, "reason": reason(result.get("reason") or "")}
+            self.limits.learn(cell, result["reason"])
+        self._write(cell, session.row(cell, result, self.keys[id(cell)]), result)
+
+    def _write(self, cell: Cell, row: Row, result: Result) -> None:
         try:
             write_row(row, self.out, tokens=result.get("tokens"))
         except OSError as error:
@@ -243,20 +321,3 @@ class _Runner:
             if text not in self.noted:
                 self.noted.add(text)
                 self.display.note(text)
-
-
-@contextmanager
-def _opened(measure: Measure, model: ModelEntry, sweep: Sweep) -> Iterator[Session]:
-    session = measure.open(model, sweep)
-    try:
-        yield session
-    finally:
-        session.close()
-
-
-def describe(error: BaseException) -> str:
-    """One line; the kind of error too when it is not one of ours."""
-    text = " ".join(str(error).split())
-    if isinstance(error, QuantKVError | CellTimeout):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

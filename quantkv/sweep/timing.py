@@ -1,36 +1,43 @@
-"""Limits on time in a sweep: a measurement that hangs is stopped, and a polite kill is an interruption."""
+"""Time in a sweep: what each cell of a block has used of its limit, and a polite kill as an interruption."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from types import FrameType
 
 
-class CellTimeout(BaseException):
-    """A cell ran longer than ``run.cell_timeout``; no ``except Exception`` on the way may swallow it."""
+class CellClock:
+    """Seconds used by each arm of a block; what the arms share has the limits of all of them together."""
 
+    def __init__(self, labels: Collection[str], limit: float | None) -> None:
+        self._labels, self._limit = labels, limit
+        self._used: dict[str | None, float] = defaultdict(float)
+        self.running: str | None = None
+        self._since = time.monotonic()
 
-@contextlib.contextmanager
-def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise ``CellTimeout`` in the body after ``seconds``; no effect off the main thread and on Windows."""
-    usable = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-    if not seconds or not usable:
-        yield
-        return
+    def turn(self, what: str | None) -> None:
+        """From now on ``what`` runs: an arm, or something that they share."""
+        now = time.monotonic()
+        self._used[self.running] += now - self._since
+        self.running, self._since = what if what in self._labels else None, now
 
-    def stop(*_: object) -> None:
-        raise CellTimeout(f"took longer than the cell_timeout allows ({seconds:g} s)")
+    @property
+    def limit(self) -> float | None:
+        """Seconds that what runs now may take in all."""
+        if self._limit is None or self.running is not None:
+            return self._limit
+        return self._limit * len(self._labels)
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    def left(self) -> float | None:
+        """Seconds until what runs now has used up its limit, at least 0; None without a limit."""
+        if self.limit is None:
+            return None
+        return max(0.0, self.limit - self._used[self.running] - (time.monotonic() - self._since))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,120 @@
+"""`quantkv results`: what a folder holds, whether it is whole, and rid of what other versions made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkv.commands.wide import print_wide
+from quantkv.errors import QuantKVError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from quantkv.sweep.upkeep import Stored
+
+Words = list[str] | None
+KINDS = ("quality", "retrieval", "generation", "speed", "memory")
+STATUSES = ("ok", "failed", "skipped")
+
+
+def results(
+    folder: Annotated[Path, typer.Argument(help="a folder of results")],
+    kind: Annotated[Words, typer.Option(help=f"{', '.join(KINDS)}; repeatable, as all filters")] = None,
+    format: Annotated[Words, typer.Option("--format", "-f", help="a format as asked, or its spec")] = None,
+    model: Annotated[Words, typer.Option(help="a model")] = None,
+    status: Annotated[Words, typer.Option(help=", ".join(STATUSES))] = None,
+    context: Annotated[list[int] | None, typer.Option(help="cached tokens")] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="say which rows older metrics or codecs made")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="with --prune: delete them")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="check every file; 3 where one is wrong")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+) -> None:
+    """List the rows of a folder, verify them, or prune those that newer versions would measure again."""
+    from quantkv.sweep.upkeep import problems, stored
+
+    if prune and verify:
+        raise QuantKVError("give --prune or --verify, not both")
+    if yes and not prune:
+        raise QuantKVError("--yes has no effect without --prune")
+    filters = {"kind": kind, "format": format, "model": model, "status": status, "context": context}
+    _check(filters)
+    if verify:
+        _check_unfiltered(filters)
+        found = list(problems(folder))
+        _say_lines(found or ["every file is as a sweep writes it"], found, as_json)
+        raise typer.Exit(3 if found else 0)
+    chosen = [entry for entry in stored(folder) if _passes(entry.row, filters)]
+    if prune:
+        _prune(chosen, yes, as_json)
+    else:
+        _list(chosen, as_json)
+
+
+def _check(filters: dict[str, Any]) -> None:
+    for name, legal in (("kind", KINDS), ("status", STATUSES)):
+        wrong = next((value for value in filters[name] or () if value not in legal), None)
+        if wrong is not None:
+            raise QuantKVError(f"--{name}: '{wrong}' is not one of {', '.join(legal)}")
+
+
+def _check_unfiltered(filters: dict[str, Any]) -> None:
+    given = [f"--{name}" for name, values in filters.items() if values]
+    if given:
+        raise QuantKVError(f"--verify checks every file of the folder: {', '.join(given)} has no effect")
+
+
+def _passes(row: dict[str, Any], filters: dict[str, Any]) -> bool:
+    asked = row["requested"]
+    values = {name: {asked.get(name)} for name in ("model", "context")}
+    values |= {name: {row[name]} for name in ("kind", "status")}
+    values["format"] = {asked.get("format"), asked.get("spec")}
+    return all(not wanted or values[name] & set(wanted) for name, wanted in filters.items())
+
+
+def _list(chosen: list[Stored], as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(json.dumps([entry.row for entry in chosen], indent=1))
+        return
+    if chosen:
+        print_wide(_table(chosen), Console())
+    counts = {status: sum(entry.row["status"] == status for entry in chosen) for status in STATUSES}
+    typer.echo(", ".join([f"{len(chosen)} rows", *(f"{n} {status}" for status, n in counts.items() if n)]))
+
+
+def _table(chosen: list[Stored]) -> Table:
+    from rich.table import Table
+
+    names = ("kind", "model", "format", "context", "batch", "status", "measured", "reason")
+    table = Table(*names, box=None, pad_edge=False)
+    for entry in chosen:
+        asked, made = entry.row["requested"], entry.row.get("provenance") or {}
+        values = [entry.row["kind"], *(asked.get(name) for name in names[1:5]), entry.row["status"]]
+        values += [made.get("started"), entry.row.get("reason")]
+        table.add_row(*("" if value is None else str(value) for value in values))
+    return table
+
+
+def _prune(chosen: list[Stored], yes: bool, as_json: bool) -> None:
+    from quantkv.sweep.upkeep import outdated
+
+    old = [(entry, words) for entry in chosen if (words := outdated(entry.row)) is not None]
+    if yes:
+        for entry, _ in old:
+            entry.delete()
+    lines = [f"{entry.path.name}: {words}" for entry, words in old]
+    hint = "" if yes or not old else "; --yes deletes them"
+    end = f"{len(old)} rows of other versions{' deleted' if yes else ''}{hint}"
+    _say_lines([*lines, end], [entry.path.name for entry, _ in old], as_json)
+
+
+def _say_lines(lines: list[str], values: list[str], as_json: bool) -> None:
+    for line in [json.dumps(values, indent=1)] if as_json else lines:
+        typer.echo(line)

@@ -1,0 +1,71 @@
+"""What can go wrong with a cell, in one line, and whether it was for want of memory."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from quantkv.errors import QuantKVError
+
+OUT_OF_MEMORY = "out of memory"
+_WORDS = re.compile(
+    r"\bMemoryError\b|OutOfMemoryError|out of memory|can't allocate memory|cannot allocate memory"
+    r"|not enough memory|bad_alloc|DefaultCPUAllocator",
+    re.IGNORECASE,
+)
+VMSTAT = Path("/proc/vmstat")
+
+
+class MeasureError(Exception):
+    """An exception of a measurement in another process; its text is the whole reason."""
+
+
+class BrokenOff(Exception):
+    """A measurement that was broken off. `label` is the arm that was running, None where it is not known."""
+
+    def __init__(self, reason: str, label: str | None = None) -> None:
+        super().__init__(reason)
+        self.label = label
+
+
+class CellTimeout(BrokenOff):
+    """A cell ran longer than ``run.cell_timeout``; its process was killed."""
+
+
+class WorkerLost(BrokenOff):
+    """The process that measured is gone."""
+
+
+def describe(error: BaseException) -> str:
+    """One line; the kind of error too when it is not one of ours."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, QuantKVError | BrokenOff | MeasureError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return reason(text)
+
+
+def reason(text: str) -> str:
+    """``text``, opened by "out of memory" where it is a way of saying so."""
+    if text.startswith(OUT_OF_MEMORY) or not _WORDS.search(text):
+        return text
+    return f"{OUT_OF_MEMORY} ({text})"
+
+
+def ran_out_of_memory(text: str | None) -> bool:
+    return (text or "").startswith(OUT_OF_MEMORY)
+
+
+def end_of_process(code: int, *, reclaimed: bool) -> str:
+    """Why a worker is gone, from its exit code; `reclaimed` if the system has killed for memory meanwhile."""
+    if code >= 0:
+        return f"the worker ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in {*signal.Signals} else "unknown"
+    killed = f"the worker was killed by signal {-code} ({name})"
+    return f"{OUT_OF_MEMORY} ({killed})" if reclaimed and -code == signal.SIGKILL else killed
+
+
+def memory_kills() -> int:
+    """How many processes the system has killed to get memory back so far; 0 where it does not say."""
+    lines = VMSTAT.read_text().splitlines() if VMSTAT.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

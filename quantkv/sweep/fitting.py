@@ -1,0 +1,70 @@
+"""What a format can do on a model: which layers cannot hold it, and which settings do nothing to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quantkv.errors import QuantKVError
+from quantkv.peers.peer import Peer
+from quantkv.spec import CacheSpec
+from quantkv.sweep.config import Policy
+
+EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A spec with the layers that cannot hold it left exact; ``reasons`` says why, layer by layer."""
+
+    spec: CacheSpec
+    reasons: dict[int, str]
+
+    @property
+    def notes(self) -> list[str]:
+        """One for each reason, naming its layers."""
+        by_reason: dict[str, list[int]] = {}
+        for layer, reason in self.reasons.items():
+            by_reason.setdefault(reason, []).append(layer)
+        return [
+            f"layers {', '.join(map(str, layers))} stay exact: {reason}"
+            for reason, layers in by_reason.items()
+        ]
+
+
+def fit(config: Any, spec: CacheSpec) -> Fitted:
+    """The spec as it can run on a model; unchanged where no layer can hold it."""
+    from quantkv.cache import check_fits, kv_shape
+
+    total = config.get_text_config(decoder=True).num_hidden_layers
+    reasons: dict[int, str] = {}
+    for layer in range(total):
+        try:
+            check_fits(spec.for_layer(layer, total), kv_shape(config, layer))
+        except QuantKVError as error:
+            reasons[layer] = str(error)
+    if len(reasons) == total:
+        return Fitted(spec, {})
+    return Fitted(spec.with_layers(dict.fromkeys(reasons, EXACT)) if reasons else spec, reasons)
+
+
+def without_effect(policy: Policy, spec: CacheSpec | Peer | None) -> list[str]:
+    """A note for each setting of a sweep's policy that a format does not take, because it keeps its own."""
+    if spec is None:
+        return []
+    if isinstance(spec, Peer) and spec.on_top is None:
+        return [f"policy.{name} has no effect: a peer keeps its own" for name in _given(policy)]
+    ours = spec.on_top if isinstance(spec, Peer) else spec
+    assert ours is not None, "peers without one are dealt with"
+    runs = {"sinks": {ours.sinks}}
+    runs |= {name: {getattr(ours.key, name), getattr(ours.value, name)} for name in ("recent", "flush")}
+    return [
+        f"policy.{name} has no effect: the format keeps its own, {' and '.join(map(str, sorted(runs[name])))}"
+        for name, asked in _given(policy).items()
+        if not runs[name] & set(asked)
+    ]
+
+
+def _given(policy: Policy) -> dict[str, tuple[int | None, ...]]:
+    settings = {name: getattr(policy, name) for name in ("sinks", "recent", "flush")}
+    return {name: values for name, values in settings.items() if None not in values}
