@@ -20,8 +20,8 @@ from quantkv.commands.import_rows import import_rows
 from quantkv.commands.inspect import inspect
 from quantkv.commands.lm_eval import SETTINGS, lm_eval
 from quantkv.commands.plan import plan
-from quantkv.commands.wide import print_wide
 from quantkv.commands.results import results
+from quantkv.commands.wide import print_wide
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ app.command("import")(import_rows)
 app.command()(inspect)
 app.command("lm-eval", context_settings=SETTINGS)(lm_eval)
 app.command()(plan)
+app.command()(results)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
-app.command()(results)
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override a setting, as in --set 'contexts=[512,1024]'"),
@@ -78,12 +78,12 @@ def sweep(
     config: ConfigFile,
     overrides: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="results folder, instead of run.out")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the grid and stop")] = False,
-) -> None:
     executor: Annotated[
         str | None, typer.Option(help="local, ray or slurm, instead of run.executor; see docs/cluster.md")
     ] = None,
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="only this share of the grid")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the grid and stop")] = False,
+) -> None:
     """Measure every cell of a sweep that has no result yet, then write the report."""
     from rich.console import Console
 
