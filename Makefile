@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep report bench support test test-oldest native-check lint format clean distclean
+.PHONY: help setup sweep report bench support test test-oldest native-check docs lint format clean distclean
 
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
@@ -32,6 +32,7 @@ help:
 	@echo "make test-oldest  the cache tests on the oldest supported transformers"
 	@echo "make native-check  the kernels as plain programs, under the address and undefined-behaviour sanitizers"
 	@echo "make support      docs/support.md: which model families are served, found by running them"
+	@echo "make docs         the documentation site, its notebooks run anew; opens at build/site/index.html"
 	@echo "make lint         ruff and mypy;  make format  lets ruff rewrite"
 	@echo "make clean        caches;  make distclean  the virtual environments too"
 
@@ -56,6 +57,9 @@ bench: $(VENV)/.ready
 
 support: $(VENV)/.ready
 	$(BIN)/python -m quantkv.architectures > docs/support.md
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m mkdocs build --strict
 
 native-check: $(VENV)/.dev
 	$(BIN)/cmake -S native/tests -B build/check -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DQUANTKV_SANITIZE=address,undefined
@@ -93,6 +97,11 @@ $(VENV)/.ready: $(VENV)/.torch pyproject.toml $(wildcard native/*.* native/src/*
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "installing the tools of developers"
 	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	@echo "installing the tools of the documentation"
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 # An overlay in front of the environment: only what the old release pins, so torch is not installed twice.

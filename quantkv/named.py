@@ -8,6 +8,7 @@ values; `int4-channel` per channel for keys and per token and head for values.
 from __future__ import annotations
 
 from functools import cache
+from inspect import cleandoc
 from typing import Any
 
 from quantkv.spec import CacheSpec, TensorSpec
@@ -50,3 +51,8 @@ def presets() -> dict[str, CacheSpec]:
 
     usual = {name: parse_spec(f"k.{k}+v.{v}") for name, (k, v) in tensor_texts().items()}
     return usual | {"kivi-4": _kivi("int4"), "kivi-2": _kivi("int2")}
+
+
+def scheme_of(name: str) -> str:
+    """The published scheme that a preset follows, with its paper; empty for presets with the usual policy."""
+    return cleandoc(_kivi.__doc__ or "") if name in PUBLISHED else ""
