@@ -171,7 +171,7 @@ class Memory(Section):
     formats: OneOrMore[str] | None = None
 
 
-def check_shard(value: str) -> str:
+def _check_shard(value: str) -> str:
     match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", value)
     if match is None or int(match[1]) > int(match[2]):
         raise ValueError(f"'{value}' is no share; legal: 1/4 for the first of four, up to 4/4")
@@ -244,7 +244,7 @@ class Run(Section):
     on_unsupported: Literal["error", "skip", "exact"] = "error"
     cell_timeout: Positive | None = 600
     out: str = Field(default="results/sweep", min_length=1)
-    shard: Annotated[str, AfterValidator(check_shard)] | None = None
+    shard: Annotated[str, AfterValidator(_check_shard)] | None = None
     ray: Ray = Ray()
     slurm: Slurm = Slurm()
 
