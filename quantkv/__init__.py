@@ -22,6 +22,7 @@ _HOMES = {
     "curves": "evaluation.curves",
     "inspect": "evaluation.inside.inspection",
     "check": "evaluation.gate.run",
+    "compare": "comparison",
     "plan": "planner",
     "load_model": "models",
     "load_text": "data",
@@ -33,6 +34,7 @@ __all__ = [*_HOMES, "__version__"]
 
 if TYPE_CHECKING:
     from quantkv.cache import QuantizedCache, cache_argument
+    from quantkv.comparison import compare
     from quantkv.data import load_text
     from quantkv.errors import QuantKVError, UnsupportedError
     from quantkv.evaluation.behaviour import long_generation, retrieval

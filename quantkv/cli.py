@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from quantkv.bench.cli import app as bench
 from quantkv.commands.check import check
+from quantkv.commands.compare import compare
 from quantkv.commands.import_rows import import_rows
 from quantkv.commands.inspect import inspect
 from quantkv.commands.lm_eval import SETTINGS, lm_eval
@@ -60,6 +61,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.command()(check)
+app.command()(compare)
 app.command("import")(import_rows)
 app.command()(inspect)
 app.command("lm-eval", context_settings=SETTINGS)(lm_eval)

@@ -1,0 +1,6 @@
+"""Two sets of result rows side by side: what got better, what got worse, and how sure that is."""
+
+from quantkv.comparison.comparing import compare
+from quantkv.comparison.outcome import Comparison
+
+__all__ = ["Comparison", "compare"]

@@ -1,0 +1,112 @@
+"""Two results folders, two rows, or two formats of one folder: what changed from the first to the second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from quantkv.comparison.matching import Row, differences, pair_rows
+from quantkv.comparison.measures import changes
+from quantkv.comparison.obstacles import obstacle
+from quantkv.comparison.outcome import ASKED, Comparison, Pair, place
+from quantkv.errors import QuantKVError
+from quantkv.sweep.messages import nearest
+from quantkv.sweep.results import SECTIONS, read_rows
+
+Source = str | Path | Iterable[Row] | Any
+
+
+def compare(a: Source, b: Source | None = None, *, formats: Sequence[str] | None = None) -> Comparison:
+    """Compare ``b`` with ``a``: folders, row files, evaluations or lists of rows.
+
+    ``formats`` are two names or short strings: the rows of the first in ``a`` beside those of the second in
+    ``b``, which may be left out. Two files are compared whatever they hold, if it is of one kind. Raises
+    ``QuantKVError`` where nothing answers the same question.
+    """
+    if formats is not None and len(formats) != 2:
+        raise QuantKVError(f"formats: two of them are compared, got {len(formats)}")
+    if b is None and formats is None:
+        raise QuantKVError("compare takes two results folders, two row files, or one folder and two formats")
+    ours = _rows(a)
+    theirs = ours if b is None else _rows(b)
+    names = _names(a, b, formats)
+    if formats is not None:
+        ours, theirs = (_of_format(rows, name) for rows, name in zip((ours, theirs), formats))
+    if _is_file(a) and _is_file(b):
+        pairs, only_a, only_b = _forced(ours, theirs), list[Row](), list[Row]()
+    else:
+        pairs, only_a, only_b = pair_rows(ours, theirs, by_format=formats is None)
+    if not pairs:
+        raise QuantKVError(_nothing(names, ours, theirs))
+    return Comparison(*names, [_pair(*pair, formats is None) for pair in _ordered(pairs)], only_a, only_b)
+
+
+def _ordered(pairs: Iterable[tuple[Row, Row]]) -> list[tuple[Row, Row]]:
+    """As a reader looks for them: a kind, a model, a context at a time; formats as they were found."""
+
+    def order(pair: tuple[Row, Row]) -> tuple[Any, ...]:
+        asked = pair[0]["requested"]
+        return (
+            SECTIONS.index(pair[0]["kind"]),
+            str(asked.get("model")),
+            asked["context"],
+            asked.get("batch") or 1,
+        )
+
+    return sorted(pairs, key=order)
+
+
+def _pair(a: Row, b: Row, by_format: bool) -> Pair:
+    why = obstacle(a, b)
+    return Pair(a, b, [] if why else changes(a, b), why, list(differences(a, b, by_format=by_format)))
+
+
+def _rows(source: Source) -> list[Row]:
+    if isinstance(source, str | Path):
+        rows: list[Row] = list(read_rows(source))
+        if not rows:
+            raise QuantKVError(f"no results in {source}: it holds no <kind>-<format>-c<context>-….json")
+        return rows
+    return list(getattr(source, "rows", source))
+
+
+def _names(a: Source, b: Source | None, formats: Sequence[str] | None) -> tuple[str, str]:
+    named = [str(x) if isinstance(x, str | Path) else word for x, word in ((a, "a"), (b, "b"))]
+    if formats is None:
+        return named[0], named[1]
+    second = named[0] if b is None else named[1]
+    return f"{formats[0]} in {named[0]}", f"{formats[1]} in {second}"
+
+
+def _is_file(source: Source | None) -> bool:
+    return isinstance(source, str | Path) and Path(source).is_file()
+
+
+def _forced(a: list[Row], b: list[Row]) -> list[tuple[Row, Row]]:
+    if a[0]["kind"] != b[0]["kind"]:
+        raise QuantKVError(f"a {a[0]['kind']} row and a {b[0]['kind']} row have no number in common")
+    return [(a[0], b[0])]
+
+
+def _of_format(rows: Iterable[Row], name: str) -> list[Row]:
+    rows = list(rows)
+    found = [row for row in rows if name in (row["requested"]["format"], row["requested"].get("spec"))]
+    if not found:
+        legal = sorted({str(row["requested"]["format"]) for row in rows})
+        close = nearest(name, legal)
+        hint = f"; did you mean '{close}'?" if close else f"; there are {', '.join(legal)}"
+        raise QuantKVError(f"no rows of format {name!r}{hint}")
+    return found
+
+
+def _nothing(names: tuple[str, str], a: Sequence[Row], b: Sequence[Row]) -> str:
+    """What the two sets do not share, in the setting where that shows."""
+    for name in ("kind", *ASKED, "format"):
+        values = [sorted({str(place(row).get(name)) for row in rows}) for rows in (a, b)]
+        if not set(values[0]) & set(values[1]):
+            return (
+                f"nothing to compare: {names[0]} has {name} {', '.join(values[0])}, "
+                f"{names[1]} has {', '.join(values[1])}"
+            )
+    return f"nothing to compare: no row of {names[0]} and {names[1]} shares model, context and protocol"

@@ -1,0 +1,87 @@
+"""Which row of one set answers the same question as which row of another."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+Row = Mapping[str, Any]
+Pairs = list[tuple[Row, Row]]
+
+PLACE = ("model", "dtype", "context", "batch", "seed")
+ASKED = ("model", "dtype", "attn", "format", "spec", "context", "batch", "seed")
+SAMPLE = ("windows", "span")
+"""Settings that say which windows are scored, not what is measured: rows that differ in them are compared
+unpaired."""
+OF_A_MACHINE = ("threads",)
+
+
+def pair_rows(
+    a: Iterable[Row], b: Iterable[Row], *, by_format: bool = True
+) -> tuple[Pairs, list[Row], list[Row]]:
+    """Pairs in the order of ``a``, and what is left of either. Each row is in one pair at most; rows of the
+    very same sample find each other first."""
+    a, b = list(a), list(b)
+    there = defaultdict(list)
+    for j, row in enumerate(b):
+        there[_place(row, by_format)].append(j)
+    options = [
+        (_distance(row, b[j]), i, j)
+        for i, row in enumerate(a)
+        for j in there[_place(row, by_format)]
+        if _same_protocol(row, b[j])
+    ]
+    partner: dict[int, int] = {}
+    for _, i, j in sorted(options):
+        if i not in partner and j not in partner.values():
+            partner[i] = j
+    pairs = [(row, b[partner[i]]) for i, row in enumerate(a) if i in partner]
+    only_a = [row for i, row in enumerate(a) if i not in partner]
+    taken = set(partner.values())
+    return pairs, only_a, [row for j, row in enumerate(b) if j not in taken]
+
+
+def differences(a: Row, b: Row, *, by_format: bool = True) -> Iterator[str]:
+    """Settings in which two rows differ, as ``context 512 → 2048``; those that only one row states are not
+    differences, since rows of earlier versions state fewer. ``by_format``: formats should be the same."""
+    ours, theirs = _settings(a), _settings(b)
+    for name in ours:
+        if not by_format and name in ("format", "spec"):
+            continue
+        if name in theirs and ours[name] != theirs[name]:
+            yield f"{name} {_short(ours[name])} → {_short(theirs[name])}"
+
+
+def _place(row: Row, by_format: bool) -> tuple[Any, ...]:
+    asked = row["requested"]
+    names = (*PLACE, "format") if by_format else PLACE
+    return row["kind"], *(str(asked.get(name)) for name in names)
+
+
+def _same_protocol(a: Row, b: Row) -> bool:
+    ours, theirs = _protocol(a), _protocol(b)
+    names = set(ours) & set(theirs) - {*SAMPLE, *OF_A_MACHINE}
+    if "text_sha256" in names:
+        names.discard("text")  # a path, perhaps: its content decides
+    return all(ours[name] == theirs[name] for name in names)
+
+
+def _distance(a: Row, b: Row) -> int:
+    ours, theirs = _protocol(a), _protocol(b)
+    return sum(ours.get(name) != theirs.get(name) for name in SAMPLE)
+
+
+def _settings(row: Row) -> dict[str, Any]:
+    asked = row["requested"]
+    return {name: asked[name] for name in ASKED if name in asked} | dict(_protocol(row))
+
+
+def _protocol(row: Row) -> Mapping[str, Any]:
+    return row.get("protocol") or {}
+
+
+def _short(value: Any) -> str:
+    """Hashes by their first digits."""
+    text = str(value)
+    return f"{text[:12]}…" if len(text) == 64 and text.isalnum() else text

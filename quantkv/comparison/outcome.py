@@ -1,0 +1,103 @@
+"""What a comparison found, for a program, a frame and an exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from quantkv.comparison.changes import WORSE, Change
+from quantkv.comparison.matching import Row
+from quantkv.comparison.origins import Origin, origins
+from quantkv.sweep.results import strict_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXIT_WORSE, EXIT_FAILED = 12, 3
+ASKED = ("model", "dtype", "context", "batch", "seed")
+CELL = ("kind", *ASKED, "format_a", "format_b", "part", "prefill")
+
+
+@dataclass(slots=True)
+class Pair:
+    """Two rows that answer the same question. ``differences`` are settings they do not share; ``obstacle``
+    says why no number of them is compared."""
+
+    a: Row
+    b: Row
+    changes: list[Change]
+    obstacle: str | None
+    differences: list[str]
+
+    @property
+    def broke(self) -> bool:
+        """Measured in a, failed in b."""
+        return self.a["status"] == "ok" and self.b["status"] == "failed"
+
+    def cell(self) -> dict[str, Any]:
+        """Which cell this is, in the words of the first row; both formats."""
+        protocol = self.a.get("protocol") or {}
+        found = place(self.a) | {"format_a": self.a["requested"]["format"]}
+        found |= {"format_b": self.b["requested"]["format"]}
+        found |= {"part": protocol.get("task") or protocol.get("mode"), "prefill": protocol.get("prefill")}
+        return {name: found[name] for name in CELL}
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All pairs, what is in only one of both, and where the two come from."""
+
+    a: str
+    b: str
+    pairs: list[Pair]
+    only_a: list[Row] = field(default_factory=list)
+    only_b: list[Row] = field(default_factory=list)
+
+    @property
+    def origins(self) -> list[Origin]:
+        return origins((pair.a, pair.b) for pair in self.pairs)
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """How many numbers got which verdict."""
+        return Counter(change.verdict for pair in self.pairs for change in pair.changes)
+
+    @property
+    def exit_code(self) -> int:
+        """12 when a number is worse, else 3 when a cell failed that did not fail before, else 0."""
+        if self.verdicts[WORSE]:
+            return EXIT_WORSE
+        return EXIT_FAILED if any(pair.broke for pair in self.pairs) else 0
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line per number, and one per pair that could not be compared."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self._records()), columns=[*CELL, *Change.__dataclass_fields__, "obstacle"])
+
+    def to_dict(self) -> dict[str, Any]:
+        found = {"a": self.a, "b": self.b, "exit_code": self.exit_code, "verdicts": dict(self.verdicts)}
+        pairs = [
+            pair.cell()
+            | {"obstacle": pair.obstacle, "differences": pair.differences}
+            | {"changes": [asdict(change) for change in pair.changes]}
+            for pair in self.pairs
+        ]
+        alone = {"only_a": list(map(place, self.only_a)), "only_b": list(map(place, self.only_b))}
+        made = [asdict(origin) for origin in self.origins]
+        return strict_json(found | {"pairs": pairs, **alone, "provenance": made})
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        for pair in self.pairs:
+            for change in pair.changes:
+                yield pair.cell() | asdict(change) | {"obstacle": None}
+            if pair.obstacle is not None:
+                yield pair.cell() | {"obstacle": pair.obstacle}
+
+
+def place(row: Row) -> dict[str, Any]:
+    """Which cell a row is, its protocol aside."""
+    asked = row["requested"]
+    return {"kind": row["kind"], "format": asked["format"]} | {name: asked.get(name) for name in ASKED}

@@ -1,0 +1,133 @@
+"""A comparison on a terminal: what differs, cell by cell, then what could not be compared and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from quantkv.comparison.changes import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Change
+from quantkv.comparison.outcome import Comparison, Pair
+from quantkv.report.numbers import DASH, compact, compact_interval, fixed, significant, with_interval
+
+VERDICTS = (WORSE, BETTER, UNCLEAR, SAME, UNJUDGED)
+STYLES = {WORSE: "bold red", BETTER: "green"}
+CHANCE = 0.025
+"""The share of 95 % intervals that lie above no change where nothing changed."""
+
+
+def comparison_lines(found: Comparison) -> Iterator[RenderableType]:
+    """Tables and lines, in the order they are read. Numbers that are the same are counted, not listed."""
+    yield f"A: {found.a}"
+    yield f"B: {found.b}"
+    yield ""
+    if any(change.verdict != SAME for pair in found.pairs for change in pair.changes):
+        yield _table(found.pairs)
+        yield ""
+    yield from _grouped("not compared", ((pair.obstacle, _name(pair)) for pair in found.pairs))
+    yield from _grouped("differs", ((word, _name(pair)) for pair in found.pairs for word in pair.differences))
+    for name, rows in (("A", found.only_a), ("B", found.only_b)):
+        if rows:
+            yield f"only in {name}: {', '.join(_only(rows))}"
+    for origin in found.origins:
+        yield f"{origin.field}: {origin.a} → {origin.b} ({origin.pairs} of {len(found.pairs)} pairs)"
+    yield _summary(found)
+
+
+def _table(pairs: Sequence[Pair]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    models = {pair.cell()["model"] for pair in pairs}
+    for name in ("kind", *(["model"] if len(models) > 1 else []), "format", "context", "number"):
+        table.add_column(name, no_wrap=True)
+    for name in ("A", "B", "change [95 %]"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for name in ("verdict", "from"):
+        table.add_column(name, no_wrap=True)
+    for pair in pairs:
+        for change in pair.changes:
+            if change.verdict != SAME:
+                table.add_row(
+                    *map(Text, _cells(pair, change, len(models) > 1)), style=STYLES.get(change.verdict)
+                )
+    return table
+
+
+def _cells(pair: Pair, change: Change, with_model: bool) -> list[str]:
+    cell = pair.cell()
+    kind = " ".join(filter(None, (cell["kind"], cell["part"])))
+    where = [kind, *([str(cell["model"])] if with_model else []), _formats(pair), _context(cell)]
+    numbers = [_value(change, change.a), _value(change, change.b), _moved(change)]
+    return [*where, f"{change.metric} ({change.unit})", *numbers, change.verdict, change.how]
+
+
+def _formats(pair: Pair) -> str:
+    cell = pair.cell()
+    return " → ".join(dict.fromkeys((str(cell["format_a"]), str(cell["format_b"]))))
+
+
+def _context(cell: dict[str, Any]) -> str:
+    extras = [f"batch {cell['batch']}"] if cell["batch"] not in (1, None) else []
+    extras += [f"seed {cell['seed']}"] if cell["seed"] else []
+    extras += [cell["prefill"]] if cell["prefill"] not in ("exact", None) else []
+    return ", ".join([str(cell["context"]), *extras])
+
+
+def _value(change: Change, value: float | None) -> str:
+    if value is not None and change.unit == "bytes":
+        return f"{value:,.0f}"
+    return compact(value, 3)
+
+
+def _moved(change: Change) -> str:
+    """Bytes whole, factors as such, differences with their sign."""
+    if change.change is None:
+        return DASH
+    if change.factor:
+        bounds = "" if change.low is None else f" [{significant(change.low)}, {significant(change.high)}]"
+        return f"× {significant(change.change)}{bounds}"
+    if change.unit == "bytes":
+        return f"{change.change:+,.0f}"
+    if change.metric.startswith("kl"):
+        return compact_interval(change.change, change.low, change.high)
+    if change.low is None:
+        return fixed(change.change, 4, sign=True)
+    return with_interval(change.change, change.low, change.high, sign=True)
+
+
+def _grouped(title: str, said: Iterable[tuple[str | None, str]]) -> Iterator[str]:
+    """Each thing said once, with the cells it is said of."""
+    names: dict[str, list[str]] = {}
+    for words, name in said:
+        if words is not None:
+            names.setdefault(words, []).append(name)
+    for words, cells in names.items():
+        shown = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
+        yield f"{title}: {words} ({shown})"
+
+
+def _name(pair: Pair) -> str:
+    cell = pair.cell()
+    return f"{cell['kind']} {_formats(pair)} at {_context(cell)}"
+
+
+def _only(rows: Iterable[Any]) -> Iterator[str]:
+    """By kind and format, so that a whole missing format is a few words."""
+    counts = Counter((row["kind"], row["requested"]["format"]) for row in rows)
+    for (kind, name), count in counts.items():
+        yield f"{kind} {name}" + (f" × {count}" if count > 1 else "")
+
+
+def _summary(found: Comparison) -> str:
+    counts = found.verdicts
+    parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    changes = (change for pair in found.pairs for change in pair.changes)
+    judged = sum(change.low is not None and change.verdict != SAME for change in changes)
+    chance = (
+        f"; of {judged} intervals about {CHANCE * judged:.1g} look worse by chance alone" if judged else ""
+    )
+    count = "1 pair" if len(found.pairs) == 1 else f"{len(found.pairs)} pairs"
+    return f"{count} of rows: {', '.join(parts) or 'no number compared'}{chance}"
