@@ -20,6 +20,7 @@ from quantkv.commands.compare import compare
 from quantkv.commands.import_rows import import_rows
 from quantkv.commands.inspect import inspect
 from quantkv.commands.lm_eval import SETTINGS, lm_eval
+from quantkv.commands.paper import paper
 from quantkv.commands.plan import plan
 from quantkv.commands.results import results
 from quantkv.commands.wide import print_wide
@@ -65,6 +66,7 @@ app.command()(compare)
 app.command("import")(import_rows)
 app.command()(inspect)
 app.command("lm-eval", context_settings=SETTINGS)(lm_eval)
+app.command()(paper)
 app.command()(plan)
 app.command()(results)
 
@@ -106,7 +108,7 @@ def sweep(
     summary = run_sweep(settings, console=console)
     rows = [] if summary.interrupted else summary.rows()
     place = Path(settings.run.out) / "report"
-    unwritten = _print_report(rows, place, settings.report, console) if rows else []
+    unwritten = _print_report(rows, Path(settings.run.out), place, settings.report, console) if rows else []
     _print_summary(summary, console)
     _end_with(unwritten)
     raise typer.Exit(summary.exit_code)
@@ -127,7 +129,7 @@ def report(
     problems: list[str] = []
     rows = read_rows(folder, warn=problems.append)
     if rows:
-        problems += _print_report(rows, out or folder / "report", Report(html=html), Console())
+        problems += _print_report(rows, folder, out or folder / "report", Report(html=html), Console())
     _end_with(problems)
     if not rows:
         raise QuantKVError(f"no results in {folder}: it holds no <kind>-<format>-c<context>-….json")
@@ -159,15 +161,20 @@ def describe(
         print_wide(part, console)
 
 
-def _print_report(rows: list[dict], out: Path, chosen: Report, console: Console) -> list[str]:
+def _print_report(rows: list[dict], folder: Path, out: Path, chosen: Report, console: Console) -> list[str]:
     """The numbers, then the files; returns a line for each file that could not be written."""
+    from quantkv.report.extras import inspections_in
     from quantkv.report.terminal import terminal_table
     from quantkv.report.write import write_report
 
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     terminal_table(rows, console)
     problems: list[str] = []
-    for path in write_report(rows, out, **chosen.model_dump(), warn=problems.append):
-        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    options = chosen.model_dump() | {"inspections": inspections_in(folder), "tell": tell}
+    for path in write_report(rows, out, **options, warn=problems.append):
+        tell(f"  {path}")
     return problems
 
 

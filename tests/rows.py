@@ -226,6 +226,7 @@ def sweep_rows(
 def _quality(format: str, context: int, **options: Any) -> Row:
     kl = KL[format] * (context / 512) ** 0.2
     delta, half = 0.7 * kl, 0.3 * kl + 2e-5
+    exact = 0 if format == "fp16" else BYTES_16_PER_TOKEN * min(EXACT_TOKENS, context)
     values = {
         "delta_nll": delta,
         "delta_nll_low": delta - half,
@@ -242,6 +243,7 @@ def _quality(format: str, context: int, **options: Any) -> Row:
         ],
         "bits_packed": BITS[format],
         "bits_cache": 8 * held_bytes(format, context) / (BYTES_16_PER_TOKEN / 2 * context),
+        "bits_cache_16": 8 * (held_bytes(format, context) - exact) / (BYTES_16_PER_TOKEN / 2 * context),
         "cache_bytes": held_bytes(format, context),
     }
     return quality_row(format, context, values=values, **options)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
+from drawn import data, extents, legend_labels, lines_of, only, overlap
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 from rows import (
     BASELINE_MS,
     BYTES_16_PER_TOKEN,
@@ -28,43 +24,15 @@ from rows import (
 from quantkv.errors import QuantKVError
 from quantkv.report.plots import FIGURES, can_draw, draw, rendered
 from quantkv.report.style import FONT_SIZE, STYLES, WIDTHS, styles_for
-from quantkv.report.summary import Study, studies
 
 FORMATS = ["fp16", "fp8-e4m3", "int8-channel", "int8-head", "int4-head", "kivi-4", "kivi-2"]
 
 
-def only(rows: list[dict[str, Any]]) -> Study:
-    (study,) = studies(rows)
-    return study
+BY_CONTEXT = [name for name in FIGURES if name not in ("pareto", "crossover")]
+"""Those with contexts, or offsets, along the axis."""
 
 
-def lines_of(ax: Axes, prefix: str = "format:") -> dict[str, Line2D]:
-    return {
-        str(line.get_gid()).removeprefix(prefix): line
-        for line in ax.get_lines()
-        if str(line.get_gid()).startswith(prefix)
-    }
-
-
-def data(line: Line2D) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in zip(line.get_xdata(), line.get_ydata())]
-
-
-def extents(figure: Figure, artists: list[Any]) -> list[Bbox]:
-    figure.draw_without_rendering()
-    return [artist.get_window_extent() for artist in artists]
-
-
-def overlap(one: Bbox, other: Bbox) -> bool:
-    shared = Bbox.intersection(one, other)
-    return shared is not None and shared.width > 0.5 and shared.height > 0.5
-
-
-def legend_labels(figure: Figure) -> list[str]:
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-
-
-@pytest.mark.parametrize("name", [name for name in FIGURES if name != "overview"])
+@pytest.mark.parametrize("name", [name for name in BY_CONTEXT if name != "overview"])
 def test_one_line_per_format(name: str) -> None:
     (ax,) = draw(only(sweep_rows()), name).axes
     expected = FORMATS if name in ("ppl_ratio", "kl", "kl_by_position") else ["DynamicCache", *FORMATS]
@@ -271,10 +239,10 @@ def test_overview_shows_the_panels_there_are_numbers_for(kinds: tuple[str, ...])
 
 def test_figures_without_numbers_cannot_be_drawn() -> None:
     study = only([quality_row("int4-head", 512), failed_row("memory", "int4-head", 512, "killed")])
-    assert {name for name in FIGURES if can_draw(study, name)} == {"ppl_ratio", "kl", "overview"}
+    assert {name for name in FIGURES if can_draw(study, name)} == {"pareto", "ppl_ratio", "kl", "overview"}
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", BY_CONTEXT)
 def test_one_context_is_enough(name: str) -> None:
     figure = draw(only(sweep_rows(contexts=(2048,))), name)
     assert list(figure.axes[0].get_xticks()) == ([0, 32, 64, 96] if name == "kl_by_position" else [2048])

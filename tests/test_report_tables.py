@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from rows import failed_row, memory_row, quality_row, speed_row, sweep_rows
 
+from quantkv.report.best import best_labels
 from quantkv.report.captions import caption, marks
 from quantkv.report.columns import COLUMNS
 from quantkv.report.numbers import DASH
@@ -120,19 +121,56 @@ def test_a_flag_that_only_repeats_the_verdict_is_not_said_twice() -> None:
     assert cells_of(table, "int4-head", 512)[-1] == "UNFIT: KL ≥ 0.1; top-1 agreement below 80%"
 
 
-def test_best_quantized_format_of_a_context_is_bold_in_latex() -> None:
+def point(format: str, bits: float, kl: float, low: float | None, high: float | None) -> dict:
+    values = {"bits_packed": bits, "kl_mean": kl, "kl_low": low, "kl_high": high, "delta_nll_low": None}
+    return quality_row(format, 512, values=values)
+
+
+def bold_kl(rows: list[dict]) -> set[str]:
+    """The formats whose KL is bold."""
+    records = only(rows).records()
+    (column,) = (column for column in COLUMNS if column.name == "kl")
+    return {records[index]["label"] for index in best_labels(column, records)}
+
+
+def test_the_best_of_comparable_bits_is_bold() -> None:
     rows = [
-        quality_row("fp16", 512, values={"kl_mean": 1e-8, "kl_low": None, "bits_packed": 16.0}),
-        quality_row("int8-head", 512, values={"kl_mean": 2e-5, "kl_low": None, "bits_packed": 8.5}),
-        quality_row("int4-head", 512, values={"kl_mean": 6e-3, "kl_low": None, "bits_packed": 4.5}),
-        quality_row("kivi-2", 512, values={"kl_mean": 0.2, "kl_low": None, "bits_packed": 3.0}),
+        point("fp16", 16.0, 1e-8, None, None),
+        point("int8-channel", 9.0, 1e-5, 0.8e-5, 1.2e-5),
+        point("int8-head", 8.5, 2e-5, 1.7e-5, 2.3e-5),
+        point("k8v4", 6.5, 4e-4, 3e-4, 5e-4),
+        point("kivi-4", 5.0, 4e-3, 3e-3, 5e-3),
+        point("int4-head", 4.5, 7e-3, 6e-3, 8e-3),
+        point("kivi-2", 3.0, 0.2, None, None),
     ]
+    assert bold_kl(rows) == {"int8-channel", "kivi-4"}
     table = latex_table(only(rows))
-    assert r"\textbf{2.0$\times10^{-5}$}" in table
-    assert r"\textbf{4.50 / 6.10}" in table
+    assert r"\textbf{0.0040 [0.0030, 0.0050]}" in table and r"\textbf{0.0070" not in table
     assert r"1.0$\times10^{-8}$" in table and r"\textbf{1.0$\times10^{-8}$}" not in table
-    assert r"\textbf{3.00" not in table
+    assert r"\textbf{4.50 / 6.10}" in table and r"\textbf{6.50" not in table and r"\textbf{3.00" not in table
     assert r"$\times$~kivi-2" in table
+    assert "best of the quantized formats with comparable bits" in table
+
+
+@pytest.mark.parametrize(
+    ("other", "ties"),
+    [
+        ((0.005, 0.0045, 0.0055), True),
+        ((0.005, 0.0046, 0.0055), False),
+        ((0.0055, None, None), False),
+        ((0.0040, None, None), True),
+    ],
+)
+def test_overlapping_intervals_and_equal_texts_are_bold_too(other: tuple, ties: bool) -> None:
+    rows = [point("kivi-4", 5.0, 0.004, 0.0035, 0.0045), point("int4-head", 4.5, *other)]
+    if other[1] is None:
+        rows[0] = point("kivi-4", 5.0, 0.004, None, None)
+    assert bold_kl(rows) == ({"kivi-4", "int4-head"} if ties else {"kivi-4"})
+
+
+def test_a_format_alone_among_its_bits_has_beaten_nobody() -> None:
+    assert bold_kl([point("int8-head", 8.0, 1e-5, None, None), point("k8v4", 7.9, 1e-4, None, None)]) == set()
+    assert bold_kl([point("int4-head", 4.0, 1e-2, None, None), point("mine", 3.9, 1e-3, None, None)]) == set()
 
 
 def test_reference_engine_times_are_never_the_best() -> None:

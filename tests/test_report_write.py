@@ -14,8 +14,9 @@ from rows import failed_row, quality_row, sweep_rows
 
 from quantkv.errors import QuantKVError
 from quantkv.report import write_report
+from quantkv.report.names import FIGURES, KINDS_OF, TITLES
 from quantkv.report.plots import FIGURES as DRAWABLE
-from quantkv.report.write import FIGURES, KINDS_OF, TITLES
+from quantkv.sweep.config import Report
 
 
 def names(paths: list[Path]) -> set[str]:
@@ -25,7 +26,7 @@ def names(paths: list[Path]) -> set[str]:
 
 def test_everything_by_default(tmp_path: Path) -> None:
     written = names(write_report(sweep_rows(), tmp_path))
-    figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "pdf")}
+    figures = {f"{name}.{kind}" for name in DRAWABLE for kind in ("png", "pdf")}
     assert written == figures | {"table.md", "table.tex", "figures.tex", "table.csv", "report.html"}
     assert len(pd.read_csv(tmp_path / "table.csv")) == 3 * 8
 
@@ -78,6 +79,20 @@ def test_markdown_shows_figures_and_says_what_could_not_be_drawn(tmp_path: Path)
     assert not (tmp_path / "memory.png").exists()
 
 
+def test_figures_that_nothing_was_measured_for_are_skipped_with_one_line(tmp_path: Path) -> None:
+    rows = [quality_row("int4-head", 512)]
+    told: list[str] = []
+    wanted = ["kl", "memory", "crossover", "retrieval", "layers"]
+    written = write_report(
+        rows, tmp_path, figures=wanted, files=["svg"], tables=["csv"], html=False, tell=told.append
+    )
+    assert names(written) == {"table.csv", "kl.svg"}
+    assert told == ["not drawn, for lack of numbers: memory, crossover, retrieval, layers"]
+    told.clear()
+    write_report(rows, tmp_path, figures=["kl"], files=["svg"], tables=[], html=False, tell=told.append)
+    assert not told
+
+
 def test_latex_figures_have_captions_of_their_own_kind(tmp_path: Path) -> None:
     write_report(sweep_rows(contexts=(512,)), tmp_path, figures=["kl", "overview"], files=["pdf"])
     text = (tmp_path / "figures.tex").read_text()
@@ -90,7 +105,10 @@ def test_latex_figures_have_captions_of_their_own_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "legal"),
     [
-        ({"figures": ["kll"]}, "memory, decode_ms, decode_tps, ppl_ratio, kl, overview"),
+        (
+            {"figures": ["kll"]},
+            ", ".join(TITLES),
+        ),
         ({"files": ["jpg"]}, "png, pdf, svg"),
         ({"tables": ["xls"]}, "md, tex, csv"),
         ({"width": "a4"}, "one-column, two-column"),
@@ -135,12 +153,14 @@ def test_tables_are_on_disk_before_a_figure_is_drawn(tmp_path: Path, monkeypatch
     problems: list[str] = []
     write_report(sweep_rows(contexts=(512,)), tmp_path, files=["png"], warn=problems.append)
     (said,) = problems
-    assert said.count("No space left on device") == len(said.splitlines()) == len(FIGURES)
+    assert said.count("No space left on device") == len(said.splitlines()) == len(DRAWABLE) - 1
 
 
 def test_figure_names_titles_and_kinds_agree() -> None:
-    assert FIGURES == DRAWABLE == tuple(TITLES)
-    assert set(KINDS_OF) == set(FIGURES) - {"overview"}
+    assert tuple(KINDS_OF) == DRAWABLE
+    assert FIGURES == tuple(TITLES) == (*DRAWABLE, "retrieval", "layers")
+    assert Report(figures=list(FIGURES)).figures == FIGURES
+    assert set(Report().figures) < set(FIGURES)
 
 
 def test_the_package_imports_neither_pandas_nor_matplotlib() -> None:

@@ -42,6 +42,7 @@ def inspect(
     specs = {name: parse_format(name) for name in formats or []}
     console = Console()
     with console.status("starting"):
+        from quantkv.data import load_text
         from quantkv.evaluation.inside.inspection import inspect as look
         from quantkv.models import load_model
 
@@ -51,7 +52,15 @@ def inspect(
         seen = look(loaded, tokenizer, specs, text=text, context=context, queries=queries)
     with console.status("measuring KL"):
         kl = _measured(loaded, tokenizer, specs, text, context, windows)
-    _report(seen, kl, {"model": model, "text": text, "windows": windows}, out, layers, console)
+    facts = {"model": model, **_identity(loaded), "text": text, "windows": windows}
+    _report(seen, kl, facts | {"text_sha256": load_text(text).sha256}, out, layers, console)
+
+
+def _identity(model: Any) -> dict[str, str | None]:
+    """What a caption must say of the model: the precision of its weights, and that of the computation."""
+    from quantkv.models import model_identity
+
+    return {"weights": model_identity(model)["weights"], "dtype": str(model.dtype).removeprefix("torch.")}
 
 
 def _check_layers(layers: list[int], count: int) -> None:

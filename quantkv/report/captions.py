@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from quantkv.report.columns import RATIO, REFERENCE_MARK
@@ -31,14 +31,14 @@ def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
         return f"{study.model}. From {source}; not measured here, so not to be ranked with other tables."
     wanted = tuple(kinds) if kinds is not None else ("quality", "speed", "memory")
     rows = [row for row in study.rows if row["kind"] in wanted]
-    parts = [_model(rows or study.rows, study)]
+    parts = [f"{study.model} ({', '.join([*precision(study.rows), f'batch {study.batch}'])})."]
     makers: dict[str, Callable[[list[Row]], str]] = {"quality": _quality, "speed": _speed, "memory": _memory}
     for kind, maker in makers.items():
         of_kind = [row for row in rows if row["kind"] == kind]
         if of_kind:
             parts.append(maker(of_kind))
     return " ".join(
-        filter(None, (*parts, _policy(rows), _environment(rows), *(f"{note}." for note in study.notes)))
+        filter(None, (*parts, _policy(rows), environment(rows), *(f"{note}." for note in study.notes)))
     )
 
 
@@ -60,16 +60,13 @@ def marks(study: Study) -> list[str]:
     return [sentence for sentence, used in said.items() if used]
 
 
-def _model(rows: Iterable[Row], study: Study) -> str:
-    weights = _list(made_of(row, "weights") for row in study.rows)
-    settings = [
-        f"weights {weights}" if weights else "",
-        f"computed in {_list(requested(r, 'dtype') for r in rows)}",
-    ]
-    revision = _list(_digest(made_of(row, "revision")) for row in study.rows)
-    settings.append(f"revision {revision}" if revision else "")
-    settings.append(f"batch {study.batch}")
-    return f"{study.model} ({', '.join(filter(None, settings))})."
+def precision(rows: Sequence[Row]) -> list[str]:
+    """The weights' own precision, that of the computation, and the checkpoint's revision."""
+    weights = _list(made_of(row, "weights") for row in rows)
+    revision = _list(_digest(made_of(row, "revision")) for row in rows)
+    dtype = _list(requested(row, "dtype") for row in rows)
+    known = {"weights": weights, "computed in": dtype, "revision": revision}
+    return [f"{word} {value}" for word, value in known.items() if value]
 
 
 def _digest(revision: str | None) -> str:
@@ -150,7 +147,8 @@ def _is_packed(row: Row) -> bool:
     ) != (1, 0)
 
 
-def _environment(rows: Iterable[Row]) -> str:
+def environment(rows: Iterable[Row]) -> str:
+    """Machine and versions of rows, empty where none says."""
     provenance = [row["provenance"] for row in rows if row.get("provenance")]
     machines = _list(_machine(made.get("machine") or {}) for made in provenance)
     versions = ((name, _list(made.get(name) for made in provenance)) for name in PACKAGES)

@@ -1,4 +1,4 @@
-"""The columns every table shares: how a record becomes text, and which record is best.
+"""The columns every table shares: how a record becomes text, and which records may be best.
 
 A cell is plain text. A kind of cell that failed shows its status in that kind's leading column; the reason
 stands in the notes.
@@ -160,16 +160,6 @@ COLUMNS: tuple[Column, ...] = (
 def shown_columns(records: Sequence[Record]) -> list[Column]:
     """The columns in which at least one record has something to say."""
     return [column for column in COLUMNS if any(column.text(record) != DASH for record in records)]
-
-
-def best_labels(column: Column, records: Sequence[Record]) -> set[int]:
-    """Positions of the best quantized formats of one context, among those that compete."""
-    scores = {i: column.badness(record) for i, record in enumerate(records) if competes(record)}
-    known = {i: score for i, score in scores.items() if not missing(score)}
-    if len(known) < 2:
-        return set()
-    winner = min(known, key=lambda i: known[i] or 0.0)
-    return {i for i in known if column.text(records[i]) == column.text(records[winner])}
 
 
 def competes(record: Record) -> bool:

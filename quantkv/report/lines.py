@@ -56,7 +56,7 @@ def draw_curves(
         line = _line(ax, curve, style, shift)
         if curve.label in unlinked:
             line.set_linestyle("none")
-        legend.formats.setdefault(curve.label, _key(style))
+        legend.formats.setdefault(curve.label, key(style))
         if curve.hollow and curve.contexts:
             look: dict[str, Any] = {
                 "marker": "o",
@@ -133,9 +133,11 @@ def _offsets(items: Sequence[Any]) -> list[float]:
     return [index - (len(items) - 1) / 2 for index in range(len(items))]
 
 
-def _key(style: Style) -> Line2D:
+def key(style: Style, *, linked: bool = True) -> Line2D:
+    """The legend's sample of a format, without the line where a figure draws none."""
     look: dict[str, Any] = {"color": style.color, "marker": style.marker, "markersize": style.size}
-    return Line2D([], [], linestyle=style.linestyle, markeredgecolor="white", markeredgewidth=0.4, **look)
+    look |= {"linestyle": style.linestyle if linked else "none"}
+    return Line2D([], [], markeredgecolor="white", markeredgewidth=0.4, **look)
 
 
 def _line(ax: Axes, curve: Curve, style: Style, shift: Transform) -> Line2D:

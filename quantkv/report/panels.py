@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
 
 from quantkv.report.axes import context_axis, log_axis, ratio_axis
+from quantkv.report.crossover import crossover
 from quantkv.report.curves import METRICS, MIB, Curve, contexts_of, curves, per_context, with_baseline
+from quantkv.report.divergence import kl
+from quantkv.report.front import pareto
 from quantkv.report.lines import GREY, THIN, Legend, draw_curves, steps_apart, thin_line
-from quantkv.report.numbers import compact
 from quantkv.report.positions import kl_by_position
 from quantkv.report.style import DOTTED, Style
-from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Study
-
-RED = "#B00020"
-DECADES_TO_FLOOR = 2.0
-BELOW = 3.0
-LOWER_RIGHT = (0.98, 0.04)
+from quantkv.report.summary import Study
 
 Panel = Callable[[Axes, Study, dict[str, Style], Legend], None]
 
@@ -63,26 +59,12 @@ def ppl_ratio(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) 
     ratio_axis(ax, "perplexity ratio", [value for curve in found for value in curve.values], ends)
 
 
-def kl(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
-    """Mean KL, with the bounds of caution and unfitness and the floor of the code path."""
-    found = curves(study, METRICS["kl"])
-    positive = [value for curve in found for value in _extent(curve) if value > 0]
-    context_axis(ax, contexts_of(study))
-    floor = _floor(ax, study, min(positive, default=CAUTION_KL), legend)
-    bottom = min([*positive, *floor, UNFIT_KL]) / BELOW
-    draw_curves(ax, [_lifted(curve, bottom) for curve in found], styles, legend)
-    log_axis(ax, [*positive, *floor])
-    if any(value <= 0 for curve in found for value in curve.values):
-        ax.set_ylim(bottom=bottom)
-        legend.note("on the lower edge: KL of 0 within rounding", color=GREY, linewidth=0)
-    _bounds(ax)
-    ax.set_ylabel("KL to exact cache (nats)")
-
-
 PANELS: dict[str, Panel] = {
+    "pareto": pareto,
     "memory": memory,
     "decode_ms": decode_ms,
     "decode_tps": decode_tps,
+    "crossover": crossover,
     "ppl_ratio": ppl_ratio,
     "kl": kl,
     "kl_by_position": kl_by_position,
@@ -94,44 +76,6 @@ def _speed(ax: Axes, found: Sequence[Curve], styles: dict[str, Style], legend: L
     draw_curves(ax, found, styles, legend)
     top = max([value for curve in found for value in _extent(curve)], default=1.0)
     ax.set_ylim(0, 1.06 * top)
-
-
-def _floor(ax: Axes, study: Study, smallest: float, legend: Legend) -> list[float]:
-    """The KL of the code path itself: drawn where it is near the data, else told in the legend."""
-    contexts, values = per_context(study, "floor_path_kl")
-    largest = max(values, default=0.0)
-    if largest <= 0:
-        return []
-    if largest < smallest / 10**DECADES_TO_FLOOR:
-        arrow: dict[str, Any] = {"color": GREY, "marker": r"$\downarrow$", "markersize": 5, "linewidth": 0}
-        ax.plot(*LOWER_RIGHT, transform=ax.transAxes, gid="floor below", **arrow)
-        legend.note(f"KL floor of the code path: {compact(largest, 1)}, below the axis", **arrow)
-        return []
-    look: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (5, 2))}
-    ax.plot(contexts, values, zorder=1.5, gid="floor", **look)
-    legend.note("KL floor of the code path", **look)
-    return [value for value in values if value > 0]
-
-
-def _lifted(curve: Curve, bottom: float) -> Curve:
-    """A KL that rounding took to zero or below is drawn on the lower edge of the log axis."""
-    values, low, high = (
-        [value if math.isnan(value) else max(value, bottom) for value in part]
-        for part in (curve.values, curve.low, curve.high)
-    )
-    return replace(curve, values=values, low=low, high=high)
-
-
-def _bounds(ax: Axes) -> None:
-    bottom, top = ax.get_ylim()
-    for bound, word in ((CAUTION_KL, "caution"), (UNFIT_KL, "unfit")):
-        if bottom < bound < top:
-            ax.axhline(bound, color=RED, linewidth=0.5, linestyle=DOTTED, zorder=1)
-            place: dict[str, Any] = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
-            ax.annotate(word, (1, bound), (2, 0), va="center", color=RED, annotation_clip=False, **place)
-    if top > UNFIT_KL:
-        ax.axhspan(UNFIT_KL, top, color=RED, alpha=0.06, linewidth=0, zorder=0)
-    ax.set_ylim(bottom, top)
 
 
 def _extent(curve: Curve) -> list[float]:

@@ -6,7 +6,7 @@ No pyplot and no global state; the same rows give the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -17,6 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from quantkv.errors import QuantKVError
+from quantkv.report.crossover import crossings, rows_height
+from quantkv.report.front import points
 from quantkv.report.lines import Legend
 from quantkv.report.panels import PANELS
 from quantkv.report.positions import has_positions
@@ -25,13 +27,6 @@ from quantkv.report.summary import Study
 
 FIGURES = (*PANELS, "overview")
 OVERVIEW = ("memory", "decode_tps", "ppl_ratio", "kl")
-KIND = {
-    "memory": "memory",
-    "decode_ms": "speed",
-    "decode_tps": "speed",
-    "ppl_ratio": "quality",
-    "kl": "quality",
-}
 MEASURED = {
     "memory": ("held_bytes",),
     "decode_ms": ("decode_ms_median", "baseline_ms_median"),
@@ -46,6 +41,11 @@ TITLES = {
     "ppl_ratio": "perplexity ratio",
     "kl": "KL divergence",
 }
+OWN_TEST: dict[str, Callable[[Study], bool]] = {
+    "pareto": lambda study: bool(points(study)[1]),
+    "crossover": lambda study: bool(crossings(study)),
+    "kl_by_position": has_positions,
+}
 PANEL_HEIGHT = {"one-column": 2.05, "two-column": 2.35}
 LEGEND_GAP = 0.04
 LONG_LABEL = 18
@@ -58,8 +58,8 @@ METADATA: dict[str, dict[str, Any]] = {
 
 def can_draw(study: Study, figure: str) -> bool:
     """Whether the study holds at least one number for this figure."""
-    if figure == "kl_by_position":
-        return has_positions(study)
+    if figure in OWN_TEST:
+        return OWN_TEST[figure](study)
     wanted = OVERVIEW if figure == "overview" else (figure,)
     return any(study.frame[name].notna().any() for panel in wanted for name in MEASURED[panel])
 
@@ -79,6 +79,7 @@ def rendered(figure: Figure, kind: str) -> bytes:
     """PNG, PDF or SVG without dates, so that equal figures are equal files."""
     file = io.BytesIO()
     with matplotlib.rc_context(RC):
+        _freeze(figure)
         figure.savefig(file, format=kind, metadata=METADATA[kind])
     return file.getvalue()
 
@@ -86,7 +87,8 @@ def rendered(figure: Figure, kind: str) -> bytes:
 def _compose(study: Study, panels: Sequence[str], width: str) -> Figure:
     columns = 2 if len(panels) > 1 and width == "two-column" else 1
     lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(WIDTHS[width], lines * PANEL_HEIGHT[width]), layout="constrained")
+    height = rows_height(study) if panels == ["crossover"] else lines * PANEL_HEIGHT[width]
+    figure = Figure(figsize=(WIDTHS[width], height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     styles = styles_for([BASELINE, *study.frame["label"]])

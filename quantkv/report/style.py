@@ -9,6 +9,7 @@ Nothing here needs matplotlib: the tables use the same order of formats.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any
 WIDTHS = {"one-column": 3.3, "two-column": 6.9}
 FONT_SIZE = 7.0
 BASELINE = "DynamicCache"
+HEAT = "cividis"
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -96,8 +98,9 @@ SPARE = (
     Style("#B8860B", "H", DOTTED, 4.6),
     Style("#5C6BC0", "d", DOTTED),
 )
+LONGEST_LINE = 20
 VARIANT_LINES = (DASHED, DOTTED, DASHDOT)
-VARIANT_MARKERS = ("d", "*", "p", "<", ">", "8")
+VARIANT_MARKERS = (("d", 4.4), ("*", 6.2), ("p", 4.8), ("<", 4.2), (">", 4.2), ("8", 4.6))
 
 
 def rank(label: str, bits: float | None = None) -> tuple[float, str]:
@@ -107,6 +110,16 @@ def rank(label: str, bits: float | None = None) -> tuple[float, str]:
     if base:
         return float(known.index(base)), label
     return len(known) + (32 - bits if bits is not None and bits == bits else 64), label
+
+
+def broken(label: str) -> str:
+    """A long name in lines for narrow places, broken before its plus signs."""
+    lines = [""]
+    for part in re.findall(r"\+?[^+]+", label):
+        if lines[-1] and len(lines[-1] + part) > LONGEST_LINE:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def styles_for(labels: Iterable[str]) -> dict[str, Style]:
@@ -122,11 +135,8 @@ def styles_for(labels: Iterable[str]) -> dict[str, Style]:
 
 def _variant(style: Style, base: str | None, chosen: dict[str, Style]) -> Style:
     count = sum(1 for label in chosen if label.startswith(f"{base}+"))
-    return replace(
-        style,
-        linestyle=VARIANT_LINES[count % len(VARIANT_LINES)],
-        marker=VARIANT_MARKERS[count % len(VARIANT_MARKERS)],
-    )
+    marker, size = VARIANT_MARKERS[count % len(VARIANT_MARKERS)]
+    return replace(style, linestyle=VARIANT_LINES[count % len(VARIANT_LINES)], marker=marker, size=size)
 
 
 def _spare(label: str, chosen: dict[str, Style]) -> Style:

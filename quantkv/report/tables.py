@@ -11,8 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from quantkv.report.best import RULE, best_labels
 from quantkv.report.captions import caption, marks
-from quantkv.report.columns import Column, best_labels, shown_columns
+from quantkv.report.columns import Column, shown_columns
 from quantkv.report.notes import VERDICT_MARKS, failures, notes, remarks
 from quantkv.report.numbers import latex
 from quantkv.report.summary import Study
@@ -78,7 +79,7 @@ def escaped(text: str) -> str:
 
 
 def latex_table(study: Study) -> str:
-    """A ``table*`` for booktabs: the best quantized format of each context in bold, bad rows marked."""
+    """A ``table*`` for booktabs: the best formats of each context in bold, bad rows marked."""
     records = study.records()
     columns = [column for column in shown_columns(records) if column.name != "rate" or study.batch > 1]
     body = [_ampersands(["format", *(latex(c.header) for c in columns)])]
@@ -121,14 +122,14 @@ def _tex_name(record: Record, seeds: bool) -> str:
     return f"{mark}~{name}" if mark else name
 
 
-def latex_figure(study: Study, file: str, title: str, kinds: Iterable[str] | None, *, wide: bool) -> str:
-    """A figure environment whose caption says what the picture shows and how its numbers were made."""
+def latex_figure(file: str, caption: str, *, wide: bool) -> str:
+    """A figure environment; the caption says what the picture shows and how its numbers were made."""
     environment, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
     lines = [
         rf"\begin{{{environment}}}[t]",
         r"\centering",
         rf"\includegraphics[width={width}]{{{file}}}",
-        rf"\caption{{{latex(title)} {latex(caption(study, kinds))}}}",
+        rf"\caption{{{latex(caption)}}}",
         rf"\label{{fig:{file.rsplit('.', 1)[0]}}}",
         rf"\end{{{environment}}}",
     ]
@@ -136,8 +137,7 @@ def latex_figure(study: Study, file: str, title: str, kinds: Iterable[str] | Non
 
 
 def _tex_caption(study: Study) -> str:
-    bold = "Bold: best quantized format at each context, unfit ones and reference-engine times left out."
-    parts = (caption(study), *marks(study), bold, _not_measured(study.records()))
+    parts = (caption(study), *marks(study), RULE, _not_measured(study.records()))
     return latex(" ".join(filter(None, parts)))
 
 

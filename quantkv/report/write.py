@@ -13,34 +13,18 @@ from typing import Any
 
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
-from quantkv.report.behaviour.files import behaviour_files
 from quantkv.report.behaviour.groups import KINDS as BEHAVIOUR
+from quantkv.report.behaviour.tables import behaviour_tables
+from quantkv.report.captions import caption
+from quantkv.report.extras import Extra, described, extra_figures
+from quantkv.report.names import FIGURES, KINDS_OF, OTHER_NAMES, TITLES
 from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown
 
-FIGURES = ("memory", "decode_ms", "decode_tps", "ppl_ratio", "kl", "kl_by_position", "overview")
-OTHER_NAMES = {"decode_tokens_per_s": "decode_tps"}
 FILES = ("png", "pdf", "svg")
 TABLES = ("md", "tex", "csv")
 PAGE = "report.html"
-TITLES = {
-    "memory": "Memory the cache holds against context.",
-    "decode_ms": "Decode time against context; bars from the 10th to the 90th percentile.",
-    "decode_tps": "Decode speed against context; bars from the 10th to the 90th percentile.",
-    "ppl_ratio": "Perplexity relative to the exact cache against context, with intervals.",
-    "kl": "KL divergence from the exact cache against context, with intervals.",
-    "kl_by_position": "KL divergence from the exact cache along the scored span, at the largest context.",
-    "overview": "Memory, decode speed, perplexity ratio and KL divergence against context.",
-}
-KINDS_OF = {
-    "memory": ("memory",),
-    "decode_ms": ("speed",),
-    "decode_tps": ("speed",),
-    "ppl_ratio": ("quality",),
-    "kl": ("quality",),
-    "kl_by_position": ("quality",),
-}
 Plan = Mapping[str, list[str]]
 """Figure to its file names."""
 
@@ -73,11 +57,15 @@ def write_report(
     files: Iterable[str] = ("png", "pdf"),
     tables: Iterable[str] = TABLES,
     html: bool = True,
+    inspections: Iterable[Path] = (),
     warn: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Tables, figures, then the page, from a results folder or from rows; returns the paths in that order.
 
-    ``warn`` is told of the files that cannot be written, a line for each; without it that is an error.
+    ``inspections`` are folders that ``quantkv inspect`` wrote. ``warn`` is told of the files that cannot be
+    written, a line for each; without it that is an error. ``tell`` is told, in one line, of the figures that
+    nothing was measured for.
     """
     wanted = [OTHER_NAMES.get(name, name) for name in figures]
     wanted = _known("figure", wanted, FIGURES)
@@ -86,7 +74,8 @@ def write_report(
     _known("width", [width], tuple(WIDTHS))
     rows = _rows(results)
     found = studies(rows)
-    if not found and not any(row["kind"] in BEHAVIOUR for row in rows):
+    extras = [extra for extra in extra_figures(rows, inspections) if extra.name in wanted and kinds]
+    if not found and not extras and not any(row["kind"] in BEHAVIOUR for row in rows):
         raise QuantKVError(
             f"no result rows in {results if isinstance(results, str | Path) else 'what was given'}"
         )
@@ -94,10 +83,14 @@ def write_report(
     plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
     for name, text in (_tables(rows, found, plan, wanted, texts) if found else {}).items():
         folder.write(name, text.encode())
+    for name, text in behaviour_tables(rows, texts).items():
+        folder.write(name, text.encode())
+    if "tex" in texts and (figures_tex := _tex_figures(found, plan, extras, kinds)):
+        folder.write("figures.tex", figures_tex.encode())
     for study in found:
         _write_figures(study, plan[study.slug], folder, width)
-    for name, content in behaviour_files(rows, texts, kinds if wanted else ()):
-        folder.write(name, content)
+    _write_extras(extras, folder, kinds)
+    _say_absent(wanted if kinds else [], plan, extras, tell)
     if html:
         from quantkv.report.html import page
 
@@ -105,6 +98,18 @@ def write_report(
     if folder.problems:
         (warn or _refuse)("\n".join(folder.problems))
     return folder.written
+
+
+def _say_absent(
+    wanted: Sequence[str],
+    plan: Mapping[str, Plan],
+    extras: Sequence[Extra],
+    tell: Callable[[str], None] | None,
+) -> None:
+    drawn = {name for own in plan.values() for name in own} | {extra.name for extra in extras}
+    absent = [name for name in wanted if name not in drawn]
+    if absent and tell is not None:
+        tell(f"not drawn, for lack of numbers: {', '.join(absent)}")
 
 
 def _refuse(problem: str) -> None:
@@ -139,7 +144,8 @@ def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several:
         return {}
     from quantkv.report.plots import can_draw
 
-    stems = {name: f"{name}-{study.slug}" if several else name for name in wanted if can_draw(study, name)}
+    names = [name for name in wanted if name in KINDS_OF and can_draw(study, name)]
+    stems = {name: f"{name}-{study.slug}" if several else name for name in names}
     return {name: [f"{stem}.{kind}" for kind in kinds] for name, stem in stems.items()}
 
 
@@ -150,6 +156,15 @@ def _write_figures(study: Study, plan: Plan, folder: _Folder, width: str) -> Non
         figure = draw(study, name, width=_width(name, width))
         for file in files:
             folder.write(file, rendered(figure, file.rpartition(".")[2]))
+
+
+def _write_extras(extras: Sequence[Extra], folder: _Folder, kinds: Sequence[str]) -> None:
+    for extra in extras:
+        from quantkv.report.plots import rendered
+
+        figure = extra.draw()
+        for kind in kinds:
+            folder.write(f"{extra.stem}.{kind}", rendered(figure, kind))
 
 
 def _width(figure: str, width: str) -> str:
@@ -170,8 +185,6 @@ def _tables(
         texts["table.md"] = "\n".join(_section(study, plan[study.slug], wanted) for study in found)
     if "tex" in kinds:
         texts["table.tex"] = "\n".join(latex_table(study) for study in found)
-        figures = [text for study in found for text in _tex_figures(study, plan[study.slug])]
-        texts |= {"figures.tex": "\n".join(figures)} if figures else {}
     if "csv" in kinds:
         texts["table.csv"] = csv(summary_frame(rows))
     return texts
@@ -183,15 +196,26 @@ def _section(study: Study, plan: Plan, wanted: Sequence[str]) -> str:
     for name, files in plan.items():
         shown = next((file for file in files if file.endswith((".png", ".svg"))), None)
         lines += [f"![{TITLES[name]}]({shown})", "", TITLES[name], ""] if shown else []
-    absent = [name for name in wanted if name not in plan]
+    absent = [name for name in wanted if name in KINDS_OF and name not in plan]
     lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and plan else []
     return "\n".join(lines)
 
 
-def _tex_figures(study: Study, plan: Plan) -> list[str]:
+def _tex_figures(
+    found: Sequence[Study], plan: Mapping[str, Plan], extras: Sequence[Extra], kinds: Sequence[str]
+) -> str:
+    """A figure environment for every figure, in the order they are written."""
     texts = []
-    for name, files in plan.items():
-        file = next((file for file in files if file.endswith(".pdf")), files[0])
-        wide = _width(name, "one-column") == "two-column"
-        texts.append(latex_figure(study, file, TITLES[name], KINDS_OF.get(name), wide=wide))
-    return texts
+    for study in found:
+        for name, files in plan[study.slug].items():
+            said = f"{TITLES[name]} {caption(study, KINDS_OF[name])}"
+            wide = _width(name, "one-column") == "two-column"
+            texts.append(latex_figure(_included(files), said, wide=wide))
+    for extra in extras:
+        files = [f"{extra.stem}.{kind}" for kind in kinds]
+        texts.append(latex_figure(_included(files), described(extra), wide=True))
+    return "\n".join(texts)
+
+
+def _included(files: Sequence[str]) -> str:
+    return next((file for file in files if file.endswith(".pdf")), files[0])

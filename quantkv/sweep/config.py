@@ -250,9 +250,14 @@ class Run(Section):
 
 
 class Report(Section):
+    """``layers`` draws the inspections found in the results folder."""
+
     figures: OneOrMore[
-        Literal["kl", "kl_by_position", "ppl_ratio", "memory", "decode_ms", "decode_tps", "overview"]
-    ] = ("kl", "ppl_ratio", "memory", "decode_ms")
+        Literal[
+            "pareto", "memory", "decode_ms", "decode_tps", "crossover", "ppl_ratio", "kl", "kl_by_position",
+            "overview", "retrieval", "layers",
+        ]
+    ] = ("pareto", "kl", "ppl_ratio", "memory", "decode_ms", "crossover", "retrieval")  # fmt: skip
     width: Literal["one-column", "two-column"] = "one-column"
     files: OneOrMore[Literal["png", "pdf", "svg"]] = ("png", "pdf")
     tables: OneOrMore[Literal["md", "tex", "csv"]] = ("md", "tex", "csv")

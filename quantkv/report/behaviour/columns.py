@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from quantkv.report import numbers
 from quantkv.report.behaviour.groups import PARTS, Group, Row, part_of
+from quantkv.report.captions import environment, precision
 
 Section = Mapping[str, Any]
 
@@ -114,17 +115,21 @@ def remarks(group: Group) -> list[str]:
 def caption(group: Group) -> str:
     """How the numbers were made."""
     said = group.protocol
+    model = f"{group.model} ({', '.join(precision(group.rows))})"
+    made_on = environment(group.rows)
     text = f"text {said.get('text')} (sha256 {str(said.get('text_sha256'))[:12]})"
     if group.kind == "generation":
         return (
-            f"{group.model}: {said.get('tokens')} tokens after each of {said.get('prompts')} prompts, "
+            f"{model}: {said.get('tokens')} tokens after each of {said.get('prompts')} prompts, "
             f"{text}; KL and top-1 along the exact cache's own text, the rest from texts that each format "
-            "and the exact cache generate with the same random numbers; repeated: four tokens seen before."
-        )
+            "and the exact cache generate with the same random numbers; repeated: four tokens seen before. "
+            f"{made_on}"
+        ).rstrip()
     depths = ", ".join(f"{depth:g}" for depth in said.get("depths") or [])
     return (
-        f"{group.model}: {said.get('samples')} questions at each depth of {depths}, filler {text}; contexts "
+        f"{model}: {said.get('samples')} questions at each depth of {depths}, filler {text}; contexts "
         f"prefilled exactly and packed, the question reads them packed, nothing asked for lies in the last "
         f"{said.get('tail')} tokens; right: greedy decoding gives the whole answer, with Wilson 95 % "
-        "intervals; p: exact paired test against the exact cache on the same questions."
-    )
+        "intervals; p: exact paired test against the exact cache on the same questions. "
+        f"{made_on}"
+    ).rstrip()

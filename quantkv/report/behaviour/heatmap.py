@@ -1,7 +1,7 @@
 """Needles as a heat map: a panel per task and format, depth against length, the share of right answers.
 
 The exact cache has the first panel of each task: where it does no better than chance, no format can be
-blamed, and the length is hatched in every panel.
+blamed, and the length is hatched in every panel. Panels that do not fit beside each other go on below.
 """
 
 from __future__ import annotations
@@ -17,34 +17,48 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from quantkv.report.behaviour.groups import Group, Row, part_of
-from quantkv.report.numbers import tokens
-from quantkv.report.style import RC, WIDTHS
+from quantkv.report.style import HEAT, RC, WIDTHS, broken
 
 REFERENCE = "exact cache"
-COLOURS = "cividis"
-PANEL_HEIGHT = 0.95
+PANEL_HEIGHT, AROUND = 1.15, 0.5
+MOST_COLUMNS = 5
+MOST_LENGTHS = 5
+NOTE = "context (tokens); hatched: the exact cache does no better than chance"
 Cells = dict[tuple[int, float], tuple[int, int, bool]]
 """Hits and questions by length and depth, and whether anything can be concluded at that length."""
 
 
-def needle_figure(group: Group, *, width: str = "two-column") -> Figure:
-    """All tasks below each other, the exact cache and the formats beside each other."""
-    parts, columns = group.parts, [REFERENCE, *group.formats]
+def needle_figure(group: Group) -> Figure:
+    """A block of panels per task: the exact cache, then the formats. As wide as a page."""
+    names = [REFERENCE, *group.formats]
+    columns = min(len(names), MOST_COLUMNS)
+    lines = -(-len(names) // columns)
     with matplotlib.rc_context(RC | {"axes.grid": False}):
-        size = (WIDTHS[width], PANEL_HEIGHT * len(parts) + 0.5)
+        size = (WIDTHS["two-column"], PANEL_HEIGHT * lines * len(group.parts) + AROUND)
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(len(parts), len(columns), squeeze=False)
-        for row, part in enumerate(parts):
-            for column, name in enumerate(columns):
-                image = _panel(axes[row, column], _cells(group.rows, part, name))
-                axes[row, column].set_title(name if row == 0 else "")
-            axes[row, 0].set_ylabel(f"{part}\ndepth")
-        figure.colorbar(image, ax=axes, label="right answers", fraction=0.02, ticks=[0, 0.5, 1])
-        figure.supxlabel(
-            "length of the context (tokens); hatched: the exact cache does no better than chance"
-        )
+        grid = figure.subplots(lines * len(group.parts), columns, squeeze=False)
+        for block, part in zip(np.split(grid, len(group.parts)), group.parts):
+            image = _block(block, group, part, names)
+        figure.colorbar(image, ax=figure.axes, label="right answers", fraction=0.02, ticks=[0, 0.5, 1])
+        figure.supxlabel(NOTE, fontsize=RC["axes.labelsize"])
     return figure
+
+
+def _block(axes: np.ndarray, group: Group, part: str, names: Sequence[str]) -> Any:
+    """The panels of one task; only the outer ones carry the labels of the axes."""
+    cells = [_cells(group.rows, part, name) for name in names]
+    lengths, depths = (sorted({place[i] for own in cells for place in own}) for i in (0, 1))
+    columns = axes.shape[1]
+    for index, (ax, name, own) in enumerate(zip(axes.ravel(), names, cells)):
+        image = _panel(ax, own, [int(length) for length in lengths], depths)
+        ax.set_title(broken(name))
+        ax.tick_params(labelleft=index % columns == 0, labelbottom=index + columns >= len(names))
+    for ax in axes[:, 0]:
+        ax.set_ylabel(f"{part}\ndepth")
+    for ax in axes.ravel()[len(names) :]:
+        ax.remove()
+    return image
 
 
 def _cells(rows: Sequence[Row], part: str, name: str) -> Cells:
@@ -62,8 +76,7 @@ def _cells(rows: Sequence[Row], part: str, name: str) -> Cells:
     return found
 
 
-def _panel(ax: Axes, cells: Cells) -> Any:
-    lengths, depths = (sorted({place[i] for place in cells}) for i in (0, 1))
+def _panel(ax: Axes, cells: Cells, lengths: Sequence[int], depths: Sequence[float]) -> Any:
     shares = np.full((len(depths) or 1, len(lengths) or 1), np.nan)
     for (length, depth), (hits, n, conclusive) in cells.items():
         row, column = depths.index(depth), lengths.index(length)
@@ -71,6 +84,12 @@ def _panel(ax: Axes, cells: Cells) -> Any:
         if not conclusive:
             look: dict[str, Any] = {"fill": False, "hatch": "////", "linewidth": 0, "edgecolor": "#FFFFFF"}
             ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **look))
-    ax.set_xticks(range(len(lengths)), [tokens(int(length)) for length in lengths])
+    every = max(1, -(-len(lengths) // MOST_LENGTHS))
+    ax.set_xticks(range(0, len(lengths), every), [_short(length) for length in lengths[::every]])
     ax.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths])
-    return ax.imshow(shares, cmap=COLOURS, vmin=0, vmax=1, aspect="auto")
+    return ax.imshow(shares, cmap=HEAT, vmin=0, vmax=1, aspect="auto")
+
+
+def _short(length: int) -> str:
+    """Panels are narrow: 2k for 2048."""
+    return f"{length // 1024}k" if length % 1024 == 0 else str(length)

@@ -1,0 +1,94 @@
+"""Figures that are not of a study of quality, speed and memory: needles, and the errors of an inspection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quantkv.errors import QuantKVError
+from quantkv.report.behaviour.columns import caption
+from quantkv.report.behaviour.groups import Group, Row, groups
+from quantkv.report.captions import HASH_DIGITS
+from quantkv.report.names import TITLES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FACTS, ERRORS = "inspection.json", "errors.csv"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A figure by its name in the settings, the stem of its files, and what it must say of itself."""
+
+    name: str
+    stem: str
+    caption: str
+    draw: Callable[[], Figure]
+
+
+def extra_figures(rows: Sequence[Row], inspections: Iterable[Path]) -> list[Extra]:
+    """Those that can be drawn: retrieval needs rows with numbers, layers inspections of some format."""
+    found = [group for group in groups(rows, "retrieval") if any(row["status"] == "ok" for row in group.rows)]
+    needles = [
+        Extra("retrieval", stem, caption(group), partial(_needles, group))
+        for stem, group in _numbered("retrieval", found)
+    ]
+    folders = [folder for folder in inspections if (folder / ERRORS).read_text(encoding="utf-8").strip()]
+    layers = [
+        Extra("layers", stem, _inspection_caption(_facts(folder)), partial(_layers, folder))
+        for stem, folder in _numbered("layers", folders)
+    ]
+    return needles + layers
+
+
+def inspections_in(folder: Path) -> list[Path]:
+    """The folders, this one or one in it, that hold what ``quantkv inspect`` wrote."""
+    if not folder.is_dir():
+        return []
+    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    return [place for place in places if (place / FACTS).is_file() and (place / ERRORS).is_file()]
+
+
+def _numbered(name: str, items: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    for index, item in enumerate(items):
+        yield (name if len(items) == 1 else f"{name}-{index + 1}"), item
+
+
+def _needles(group: Group) -> Figure:
+    from quantkv.report.behaviour.heatmap import needle_figure
+
+    return needle_figure(group)
+
+
+def _layers(folder: Path) -> Figure:
+    import pandas as pd
+
+    from quantkv.report.channels import error_figure
+
+    return error_figure(pd.read_csv(folder / ERRORS))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / FACTS).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise QuantKVError(f"cannot read {folder / FACTS}: {error}") from error
+
+
+def _inspection_caption(facts: dict[str, Any]) -> str:
+    """How the errors were made; what older inspections do not hold is left out."""
+    weights = f" (weights {facts['weights']}, computed in {facts['dtype']})" if facts.get("weights") else ""
+    digest = f" (sha256 {facts['text_sha256'][:HASH_DIGITS]})" if facts.get("text_sha256") else ""
+    return (
+        f"{facts.get('model')}{weights}. {facts.get('queries')} queries over {facts.get('context')} cached "
+        f"tokens of {facts.get('text')}{digest}; errors relative to the root mean square of the exact tensor."
+    )
+
+
+def described(extra: Extra) -> str:
+    return f"{TITLES[extra.name]} {extra.caption}"
