@@ -8,7 +8,8 @@ import torch
 from quantkv.evaluation.tasks.base import Haystack, Sample
 from quantkv.evaluation.tasks.words import WORDS
 
-PAIRS = 24
+PAIRS = 12
+"""A model of 135M parameters finds the partner among twelve about every second time, among 24 hardly ever."""
 
 
 class Induction:
