@@ -129,7 +129,7 @@ def test_prompts_end_at_the_same_places_for_every_context() -> None:
     [
         (lambda: task_named("nedle"), "unknown task 'nedle'; legal tasks: passkey"),
         (lambda: haystack(length=TAIL + HEAD), "no room for facts between its first 16 and its last 160"),
-        (lambda: made("induction", length=400), "no room for a fact of"),
+        (lambda: made("induction", length=220), "no room for a fact of"),
         (lambda: made("multi-key", length=TAIL + HEAD + 60), "do not fit beside each other"),
         (lambda: made("needle", depth=1.5), "depth 1.5 is outside 0..1"),
         (lambda: register_task(task_named("needle")), "registered already"),
