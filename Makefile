@@ -10,6 +10,7 @@ OLDEST_TESTS ?= $(wildcard tests/test_cache*.py tests/test_simul*.py tests/test_
 
 CONFIG ?= configs/main.yaml
 OUT ?= results/main
+STUDIES ?= experiments
 JOBS ?= 2
 BENCH ?= results/bench
 BENCH_MODEL ?= smollm2-135m-instruct-q4_1
@@ -22,11 +23,12 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep report bench support test test-oldest native-check docs lint format clean distclean
+.PHONY: help setup sweep report paper bench support test test-oldest native-check docs lint format clean distclean
 
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
 	@echo "make report       tables and figures of OUT ($(OUT))"
+	@echo "make paper        every figure and table of STUDIES ($(STUDIES)) again, from the rows there"
 	@echo "make bench        time attention, decoding and packing on this machine; JSON goes to BENCH ($(BENCH))"
 	@echo "make test         all tests in JOBS ($(JOBS)) processes; ARGS go to pytest"
 	@echo "make test-oldest  the cache tests on the oldest supported transformers"
@@ -43,6 +45,9 @@ sweep: $(VENV)/.ready
 
 report: $(VENV)/.ready
 	$(BIN)/quantkv report $(OUT) $(ARGS)
+
+paper: $(VENV)/.ready
+	$(BIN)/quantkv paper $(STUDIES)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from quantkv.report.style import RC, WIDTHS, styles_for
+from quantkv.report.style import MAGNITUDES, RC, WIDTHS, broken, styles_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 TENSORS = {"key": "keys", "value": "values"}
 ERRORS = {"key_error": "keys", "value_error": "values", "output_error": "attention output"}
-MAP = "magma"
 MOST_TICKS = 8
 ROW_HEIGHT, SMALL_ROW = 1.5, 1.0
 
@@ -56,7 +55,12 @@ def _draw_map(figure: Figure, ax: Any, inspection: Inspection, layer: int, tenso
     values = inspection.maps[layer, tensor]
     tokens, channels = inspection.context + inspection.queries, values.shape[1]
     picture = ax.imshow(
-        values, aspect="auto", cmap=MAP, extent=(0, channels, tokens, 0), interpolation="nearest", vmin=0
+        values,
+        aspect="auto",
+        cmap=MAGNITUDES,
+        extent=(0, channels, tokens, 0),
+        interpolation="nearest",
+        vmin=0,
     )
     heads = len(inspection.statistics.query("layer == @layer and tensor == @tensor"))
     ax.set_xticks(range(0, channels + 1, channels // heads * -(-heads // MOST_TICKS)))
@@ -75,9 +79,9 @@ def error_figure(errors: pd.DataFrame, *, width: str = "two-column") -> Figure:
         axes = figure.subplots(len(formats), len(ERRORS), squeeze=False)
         for (label, name), ax in zip(grids, axes.ravel()):
             picture = ax.imshow(
-                grids[label, name], aspect="auto", cmap=MAP, norm=norm, interpolation="nearest"
+                grids[label, name], aspect="auto", cmap=MAGNITUDES, norm=norm, interpolation="nearest"
             )
-            ax.set_title(f"{label}: {ERRORS[name]}")
+            ax.set_title(f"{broken(label)}: {ERRORS[name]}")
             ax.grid(False)
             ax.yaxis.get_major_locator().set_params(integer=True)
         for ax in axes[-1]:

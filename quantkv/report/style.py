@@ -18,7 +18,8 @@ from typing import Any
 WIDTHS = {"one-column": 3.3, "two-column": 6.9}
 FONT_SIZE = 7.0
 BASELINE = "DynamicCache"
-HEAT = "cividis"
+SHARES, MAGNITUDES = "cividis", "magma"
+"""Colour maps of heat maps: shares, where light is good, and magnitudes and errors, where light is large."""
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from quantkv.report.behaviour.groups import Group, Row, part_of
-from quantkv.report.style import HEAT, RC, WIDTHS, broken
+from quantkv.report.style import RC, SHARES, WIDTHS, broken
 
 REFERENCE = "exact cache"
 PANEL_HEIGHT, AROUND = 1.15, 0.5
@@ -87,7 +87,7 @@ def _panel(ax: Axes, cells: Cells, lengths: Sequence[int], depths: Sequence[floa
     every = max(1, -(-len(lengths) // MOST_LENGTHS))
     ax.set_xticks(range(0, len(lengths), every), [_short(length) for length in lengths[::every]])
     ax.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths])
-    return ax.imshow(shares, cmap=HEAT, vmin=0, vmax=1, aspect="auto")
+    return ax.imshow(shares, cmap=SHARES, vmin=0, vmax=1, aspect="auto")
 
 
 def _short(length: int) -> str:
