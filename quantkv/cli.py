@@ -23,6 +23,7 @@ from quantkv.commands.lm_eval import SETTINGS, lm_eval
 from quantkv.commands.paper import paper
 from quantkv.commands.plan import plan
 from quantkv.commands.results import results
+from quantkv.commands.watch import watch
 from quantkv.commands.wide import print_wide
 from quantkv.errors import QuantKVError
 
@@ -69,6 +70,7 @@ app.command("lm-eval", context_settings=SETTINGS)(lm_eval)
 app.command()(paper)
 app.command()(plan)
 app.command()(results)
+app.command()(watch)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
 SetOption = Annotated[

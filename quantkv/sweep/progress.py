@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +19,9 @@ from rich.progress import (
 )
 
 from quantkv.sweep.forecast import Forecast
-from quantkv.sweep.grid import Block, Cell
+
+if TYPE_CHECKING:
+    from quantkv.sweep.grid import Block, Cell
 
 _MARKS = {"ok": "[green]ok[/]", "failed": "[red]failed[/]", "skipped": "[yellow]skipped[/]"}
 

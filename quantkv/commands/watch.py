@@ -1,0 +1,87 @@
+"""`quantkv watch`: a running sweep, from the files of its results folder alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from quantkv.watching.planned import Plan
+    from quantkv.watching.snapshot import Folder, Snapshot
+
+SECONDS = 1.0
+FAILED = 3
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="a folder of results")],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="the sweep's YAML file: what is still to come, and how long that takes"),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="print how it stands and stop")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print how it stands as JSON and stop")] = False,
+) -> None:
+    """Watch a sweep. Ends with it: 0 done, 3 some cells failed; Ctrl-C ends it earlier with 130."""
+    from rich.console import Console
+
+    from quantkv.watching.snapshot import Folder
+
+    watched = Folder(folder, _plan(config, folder))
+    if as_json:
+        typer.echo(json.dumps(watched.look().to_dict(), indent=2))
+        return
+    console = Console()
+    if once:
+        from quantkv.watching.view import view
+
+        console.print(view(watched.look()), highlight=False, soft_wrap=not console.is_terminal)
+        return
+    live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+    last = _live(watched, console) if live else _lines(watched)
+    raise typer.Exit(FAILED if last.status("failed") else 0)
+
+
+def _plan(config: Path | None, folder: Path) -> Plan | None:
+    if config is None:
+        return None
+    from quantkv.watching.planned import Plan
+
+    return Plan(config, folder)
+
+
+def _live(folder: Folder, console: Console) -> Snapshot:
+    from rich.live import Live
+
+    from quantkv.watching.view import view
+
+    seen = folder.look()
+    with Live(view(seen), console=console, auto_refresh=False) as screen:
+        while not seen.done:
+            time.sleep(SECONDS)
+            seen = folder.look()
+            screen.update(view(seen), refresh=True)
+    return seen
+
+
+def _lines(folder: Folder) -> Snapshot:
+    """A line whenever a count changes: what a log can hold."""
+    from quantkv.watching.view import line
+
+    told = None
+    while True:
+        seen = folder.look()
+        counts = (seen.counts, seen.running, seen.stale, seen.done)
+        if counts != told:
+            typer.echo(line(seen))
+            told = counts
+        if seen.done:
+            return seen
+        time.sleep(SECONDS)

@@ -1,0 +1,1 @@
+"""A running sweep seen from outside: from the files of its results folder and from nothing else."""
