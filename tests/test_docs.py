@@ -1,35 +1,137 @@
-"""Every Python block of the README and the docs runs."""
+"""Every Python block, every `quantkv` command and every sweep's YAML in the README and the docs runs.
 
-import re
+What a page leaves out of the tests, or runs with smaller numbers there, stands in a comment before the
+block (see `doc_blocks`). `make` and `pip` lines are not run. A page's Python blocks are one program.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from doc_blocks import Block, blocks, outside_blocks
+from typer.testing import CliRunner
 
+import quantkv.models
+from quantkv import policy
+from quantkv.cli import app
 from quantkv.codecs import registry
+from quantkv.sweep.config import load_config
 
 ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+BLOCKS = [block for page in PAGES for block in blocks(ROOT, page)]
+SHELL = ("sh", "bash", "shell", "console")
+VERDICTS = {"check": (0, 10, 11)}
+"""Exit codes other than 0 by which a command says what it found."""
 
 
-def blocks(page: str) -> str:
+def python_pages() -> list[str]:
+    return sorted({b.page for b in BLOCKS if b.language == "python" and not b.reason} - {"README.md"})
+
+
+def commands() -> list[Any]:
+    return [
+        pytest.param(command, id=f"{block.place} {command}")
+        for block in BLOCKS
+        if block.language in SHELL and not block.reason
+        for command in block.commands
+    ]
+
+
+def program(page: str) -> str:
     """All Python blocks of a page as one program, as a reader would type them."""
-    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
+    return "\n".join(b.program for b in BLOCKS if (b.page, b.language, b.reason) == (page, "python", ""))
 
 
-def test_the_example_codec_passes_the_contract_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        registry, "_FAMILIES", dict(registry._FAMILIES)
-    )  # what the page registers is gone afterwards
+@pytest.fixture(scope="module")
+def _models() -> dict:
+    """Models loaded so far."""
+    return {}
+
+
+@pytest.fixture
+def workplace(_models: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder beside the repository's own files. Models are loaded once; what a page registers is
+    gone afterwards."""
+    for name in ("configs", "experiments", "tests", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
+    monkeypatch.setattr(policy, "_POLICIES", dict(policy._POLICIES))
+    real = quantkv.models.load_model
+
+    @functools.wraps(real)
+    def load_once(*args: Any, **options: Any) -> tuple[Any, Any]:
+        key = repr((args, sorted(options.items())))
+        if key not in _models:
+            _models[key] = real(*args, **options)
+        return _models[key]
+
+    monkeypatch.setattr(quantkv.models, "load_model", load_once)
+    yield tmp_path
+    for model, _ in _models.values():
+        model.set_attn_implementation("sdpa")
+
+
+def run(page: str) -> dict:
     scope: dict = {}
-    exec(compile(blocks("docs/adding-a-codec.md"), "docs/adding-a-codec.md", "exec"), scope)
-    assert scope["spec"].bits_packed(head_dim=64, num_key_value_heads=3) == 4 + 16 / 64
+    exec(compile(program(page), page, "exec"), scope)
+    return scope
+
+
+@pytest.mark.parametrize("page", python_pages())
+def test_the_python_of_a_page_runs(page: str, smollm2: object, workplace: Path) -> None:
+    scope = run(page)
+    if page == "docs/adding-a-codec.md":
+        assert scope["spec"].bits_packed(head_dim=64, num_key_value_heads=3) == 4 + 16 / 64
+    if page == "docs/concepts.md":
+        assert (scope["in_one_pass"] - scope["token_by_token"]).abs().max() < 1e-6
+        assert scope["seen"].packed_read_fraction > 0.5
 
 
 @pytest.mark.real
-def test_the_readme_runs(smollm2: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    scope: dict = {}
-    exec(compile(blocks("README.md"), "README.md", "exec"), scope)
-    assert "about 6.6 bits per cached value" in blocks("README.md")
-    assert "about 1830 tokens" in blocks("README.md")  # the text differs a little between Python versions
+def test_the_readme_runs(smollm2: object, workplace: Path) -> None:
+    scope = run("README.md")
+    assert "about 6.6 bits per cached value" in program("README.md")
+    assert "about 1830 tokens" in program("README.md")  # the text differs a little between Python versions
     assert scope["cache"].effective_bits == pytest.approx(6.6, abs=0.1)
     assert scope["prompt"].input_ids.shape[1] == pytest.approx(1830, abs=30)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_runs(command: str, smollm2: object, workplace: Path) -> None:
+    words = shlex.split(command)[1:]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code in VERDICTS.get(words[0], (0,)), result.output[-2000:]
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "yaml"], ids=lambda b: b.place)
+def test_the_yaml_of_a_page_is_a_sweep(block: Block, workplace: Path) -> None:
+    if block.reason:
+        pytest.skip(block.reason)
+    text = block.program
+    if "schema" in yaml.safe_load(text):
+        Path("page.yaml").write_text(text)
+        assert load_config("page.yaml").formats
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.reason], ids=lambda b: b.place)
+def test_what_is_not_run_is_named(block: Block) -> None:
+    """One skip for each such block, so that the summary of a run lists them with their reasons."""
+    assert len(block.reason.split()) > 2, f"{block.place}: {block.reason!r} says little"
+    pytest.skip(f"{block.place}: {block.reason}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_hides_from_these_tests(page: str) -> None:
+    """Commands stand in fenced blocks that name their language."""
+    hidden = [
+        line for line in outside_blocks(ROOT, page).splitlines() if line.startswith(("    quantkv ", "```"))
+    ]
+    assert not hidden
