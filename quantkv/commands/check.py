@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkv.commands.arguments import Formats, Json, Model
 from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL, Thresholds
 
 if TYPE_CHECKING:
@@ -16,17 +17,15 @@ if TYPE_CHECKING:
 
 
 def check(
-    model: Annotated[str, typer.Argument(help="a model: built-in name, hub id, folder or .gguf file")],
-    formats: Annotated[
-        list[str], typer.Option("--format", "-f", help="a preset or short string; repeatable")
-    ],
+    model: Model,
+    formats: Formats,
     fit: Annotated[float, typer.Option(help="mean KL (nats per token) below which it is fit")] = CAUTION_KL,
     caution: Annotated[float, typer.Option(help="mean KL from which it is unfit")] = UNFIT_KL,
     text: Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")] = "python-docs",
     context: Annotated[int, typer.Option(min=1, help="cached tokens when scoring starts")] = 1024,
     windows: Annotated[int, typer.Option(min=1, help="windows of 128 scored tokens")] = 8,
     dtype: Annotated[str, typer.Option(help="the model's dtype")] = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: Json = False,
 ) -> None:
     """Is a format fit for a model? Exits with 0 fit, 10 caution, 11 unfit, 3 not measured; the worst one."""
     from rich.console import Console

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from quantkv.commands.arguments import Json
 from quantkv.commands.completion import complete_format
 from quantkv.commands.wide import print_wide
 
@@ -26,7 +27,7 @@ def compare(
             autocompletion=complete_format,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: Json = False,
 ) -> None:
     """What changed from A to B, with intervals. Exits with 12 if a number is worse, 3 if a cell broke."""
     from rich.console import Console

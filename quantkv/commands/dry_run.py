@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quantkv.commands.wide import print_wide
 
@@ -39,6 +39,25 @@ def print_grid(settings: Sweep, console: Console) -> None:
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def grid(settings: Sweep) -> dict[str, Any]:
+    """The same for a program: each cell, the bytes of its cache (null where unknown), whether it fits and
+    whether it has a row; seconds for those without one, and the kinds of which nothing is known."""
+    from quantkv.planner.sizes import free_memory
+    from quantkv.sweep.costs import Past, cell_costs
+    from quantkv.sweep.grid import expand
+
+    cells = expand(settings)
+    free, past = free_memory(), Past(settings)
+    seconds, unknown = past.seconds(cell for cell in cells if not past.has(cell))
+    told = [
+        {"kind": cell.kind, "part": cell.part or None, **cell.requested(), "prefill": cell.prefill}
+        | {"cache_bytes": cost.cache, "fits": cost.fits(free.nbytes), "finished": past.has(cell)}
+        for cell, cost in zip(cells, cell_costs(cells))
+    ]
+    time = {"seconds": seconds, "no_estimate_for": unknown}
+    return {"out": str(settings.run.out), "free_bytes": free.nbytes, **time, "cells": told}
 
 
 def _table(cells: list[Cell], costs: dict[int, Cost], free: int) -> Table:

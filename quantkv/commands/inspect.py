@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkv.commands.arguments import Json, Model
+from quantkv.commands.completion import complete_format
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
     from quantkv.spec import CacheSpec
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="a model: built-in name, hub id, folder or .gguf file")],
+    model: Model,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", "-f", help="a preset or short string; repeatable")
+        list[str] | None,
+        typer.Option(
+            "--format", "-f", help="a preset or short string; repeatable", autocompletion=complete_format
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="where to write tables and figures")] = Path("inspection"),
     text: Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")] = "python-docs",
@@ -33,6 +40,7 @@ def inspect(
         int, typer.Option(min=0, help="windows of 128 tokens to measure KL on; 0 measures none")
     ] = 4,
     dtype: Annotated[str, typer.Option(help="the model's dtype")] = "float32",
+    as_json: Json = False,
 ) -> None:
     """Look inside: errors per layer and head, channel statistics, magnitude plots, predicted damage."""
     from rich.console import Console
@@ -40,7 +48,7 @@ def inspect(
     from quantkv.sweep.formats import parse_format
 
     specs = {name: parse_format(name) for name in formats or []}
-    console = Console()
+    console = Console(stderr=as_json)
     with console.status("starting"):
         from quantkv.data import load_text
         from quantkv.evaluation.inside.inspection import inspect as look
@@ -53,7 +61,8 @@ def inspect(
     with console.status("measuring KL"):
         kl = _measured(loaded, tokenizer, specs, text, context, windows)
     facts = {"model": model, **_identity(loaded), "text": text, "windows": windows}
-    _report(seen, kl, facts | {"text_sha256": load_text(text).sha256}, out, layers, console)
+    facts["text_sha256"] = load_text(text).sha256
+    _report(seen, kl, facts, out, layers, None if as_json else console)
 
 
 def _identity(model: Any) -> dict[str, str | None]:
@@ -82,23 +91,49 @@ def _measured(
 
 
 def _report(
-    seen: Any, kl: dict[str, float], facts: dict[str, Any], out: Path, layers: list[int] | None, console: Any
+    seen: Any,
+    kl: dict[str, float],
+    facts: dict[str, Any],
+    out: Path,
+    layers: list[int] | None,
+    console: Console | None,
 ) -> None:
-    from quantkv.commands.wide import print_wide
+    """Write the files, and say what is in them: on the console, or as JSON without one."""
     from quantkv.report.channels import shown_layers
-    from quantkv.report.inspection import error_table, outlier_table, write_inspection
+    from quantkv.report.inspection import write_inspection
 
     damage, correlation = _damage(seen, kl)
     facts |= {"context": seen.context, "queries": seen.queries, "rank_correlation": correlation}
     drawn = layers or shown_layers(seen.statistics)
+    if console is not None:
+        _print(seen, damage, correlation, console)
+    paths = write_inspection(seen, damage, facts, out, drawn)
+    if console is None:
+        typer.echo(json.dumps(_told(seen, damage, facts, paths), indent=2))
+        return
+    for path in paths:
+        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print(seen: Any, damage: pd.DataFrame, correlation: float | None, console: Console) -> None:
+    from quantkv.commands.wide import print_wide
+    from quantkv.report.inspection import error_table, outlier_table
+
     print_wide(outlier_table(seen.statistics), console)
     if len(damage):
         console.print()
         print_wide(error_table(seen.errors, damage), console)
         console.print()
         console.print(_ranking(correlation, len(damage.dropna())), highlight=False)
-    for path in write_inspection(seen, damage, facts, out, drawn):
-        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _told(seen: Any, damage: pd.DataFrame, facts: dict[str, Any], paths: list[Path]) -> dict[str, Any]:
+    """What the tables in the files hold, channel by channel excepted."""
+    from quantkv.sweep.results import strict_json
+
+    frames = {"damage": damage.reset_index(), "errors": seen.errors, "statistics": seen.statistics}
+    told = facts | {name: frame.to_dict("records") for name, frame in frames.items()}
+    return strict_json(told | {"files": paths})
 
 
 def _damage(seen: Any, kl: dict[str, float]) -> tuple[pd.DataFrame, float | None]:

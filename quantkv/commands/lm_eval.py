@@ -11,11 +11,15 @@ from quantkv.errors import QuantKVError
 
 OTHER_COMMANDS = ("ls", "validate")
 SAYS_WHICH_MODEL = ("--model", "-M", "--config", "-C")
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+"""Only a `--help` before anything else is ours; all that follows goes to lm-eval as it is."""
 
 
 def lm_eval(context: typer.Context) -> None:
-    """Run lm-eval tasks through a quantized cache: its own options, and --model_args pretrained=…,format=…"""
+    """Run lm-eval tasks through a quantized cache: its own options, and --model_args pretrained=…,format=…
+
+    lm-eval's own help: quantkv lm-eval run --help
+    """
     if find_spec("lm_eval") is None:
         raise QuantKVError("lm-eval is not installed; pip install 'quantkv[lm-eval]'")
     from lm_eval.__main__ import cli_evaluate

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from quantkv.commands.arguments import Json
+from quantkv.commands.completion import complete_format, complete_model
 from quantkv.commands.wide import print_wide
 
 
@@ -15,7 +17,8 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="a built-in name, hub id, folder, config.json or .gguf file; no weights are read"
+            help="a built-in name, hub id, folder, config.json or .gguf file; no weights are read",
+            autocompletion=complete_model,
         ),
     ],
     formats: Annotated[
@@ -24,6 +27,7 @@ def plan(
             "--format",
             "-f",
             help="a preset or short string, repeatable; 'presets' for all of them, the default",
+            autocompletion=complete_format,
         ),
     ] = None,
     memory: Annotated[
@@ -43,7 +47,7 @@ def plan(
         Path | None,
         typer.Option("--plot", metavar="FILE", help="draw bytes against context: .png, .pdf or .svg"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: Json = False,
 ) -> None:
     """What fits: cache bytes for every format, longest context, largest batch, from a configuration alone."""
     from rich.console import Console

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import RenderableType
@@ -13,6 +14,7 @@ from quantkv.spec import CacheSpec, TensorSpec
 from quantkv.sweep.config import ModelEntry
 from quantkv.sweep.formats import parse_format
 from quantkv.sweep.preflight import model_config
+from quantkv.sweep.results import strict_json
 
 HEAD_DIM, KV_HEADS = 64, 4
 COUNTERS = ("tokens", "deep_rollbacks", "materialized", "padding_from")
@@ -37,12 +39,34 @@ def formats_table() -> Table:
     return table
 
 
+def format_records() -> list[dict[str, Any]]:
+    """The same with every value by its name."""
+    return [{"name": name} | _record(spec) for name, spec in presets().items()]
+
+
+def _record(spec: CacheSpec) -> dict[str, Any]:
+    key, value = spec.key, spec.value
+    both = {"keys": key, "values": value}
+    return {
+        "spec": str(spec),
+        "bits_packed": _bits(spec),
+        "sinks": spec.sinks,
+        **{f"{name}_codec": str(tensor) for name, tensor in both.items()},
+        **{f"{name}_share_a_scale": _sharing(tensor) for name, tensor in both.items()},
+        **{f"{name}_recent": tensor.recent for name, tensor in both.items()},
+        **{f"{name}_flush": tensor.flush for name, tensor in both.items()},
+    }
+
+
+def _bits(spec: CacheSpec) -> float:
+    return spec.bits_packed(head_dim=HEAD_DIM, num_key_value_heads=KV_HEADS)
+
+
 def _columns(spec: CacheSpec) -> list[str]:
-    bits = spec.bits_packed(head_dim=HEAD_DIM, num_key_value_heads=KV_HEADS)
     key, value = spec.key, spec.value
     sharing = _once(_sharing(key), _sharing(value))
     window = [_once(key.recent, value.recent), _once(key.flush, value.flush)]
-    return [f"{bits:g}", str(key), str(value), sharing, str(spec.sinks), *window]
+    return [f"{_bits(spec):g}", str(key), str(value), sharing, str(spec.sinks), *window]
 
 
 def _once(key: object, value: object) -> str:
@@ -56,20 +80,55 @@ def _sharing(tensor: TensorSpec) -> str:
     return f"{tensor.sharing} ({tensor.group} {unit})" if unit else tensor.sharing
 
 
-def cache_description(model: str, text: str, context: int) -> Iterator[RenderableType]:
-    """A table with a row per layer, and the bytes ``context`` tokens take beside those of a 16-bit cache."""
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A model's cache of ``context`` tokens in one format: its bytes beside those of a 16-bit cache, the bits
+    of a value with sinks, window, reserve and slack (None where no layer packs), and a record per layer."""
+
+    model: str
+    format: str
+    spec: str
+    context: int
+    layers_quantized: int
+    layers_total: int
+    cache_bytes: int
+    bytes_16bit: int
+    effective_bits: float | None
+    layers: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return strict_json(asdict(self))
+
+    def parts(self) -> Iterator[RenderableType]:
+        """A table with a row per layer between lines about the whole."""
+        layers = f"{self.layers_quantized} of {self.layers_total} layers"
+        yield f"{self.format} on {self.model}: {layers}, {self.context} tokens"
+        yield _layer_table(self.layers)
+        share, half = self.cache_bytes / self.bytes_16bit, self.bytes_16bit
+        yield f"{self.cache_bytes:,} bytes, {share:.3f} of the {half:,} bytes of a 16-bit cache"
+        if self.effective_bits is not None:
+            yield f"{self.effective_bits:.2f} bits per value, with sinks, window, reserve and slack"
+
+
+def describe_cache(model: str, text: str, context: int) -> Description:
+    """What a cache holds after ``context`` tokens, from a model's configuration alone where it has one."""
     from quantkv.cache import QuantizedCache
 
     spec, config = parse_format(text), _config(model)
     cache = QuantizedCache(config, spec)
     half = 2 * _fill(cache, config, context)
-    layers = f"{cache.num_quantized_layers} of {len(cache.layers)} layers"
-    yield f"{spec.name} on {model}: {layers}, {context} tokens"
-    yield _frame_table(cache.describe().reset_index())
-    nbytes = cache.nbytes
-    yield f"{nbytes:,} bytes, {nbytes / half:.3f} of the {half:,} bytes of a 16-bit cache"
-    if cache.num_quantized_layers:
-        yield f"{cache.effective_bits:.2f} bits per value, with sinks, window, reserve and slack"
+    return Description(
+        model=model,
+        format=spec.name,
+        spec=str(spec),
+        context=context,
+        layers_quantized=cache.num_quantized_layers,
+        layers_total=len(cache.layers),
+        cache_bytes=cache.nbytes,
+        bytes_16bit=half,
+        effective_bits=cache.effective_bits if cache.num_quantized_layers else None,
+        layers=cache.describe().reset_index().to_dict("records"),
+    )
 
 
 def _config(model: str) -> Any:
@@ -98,9 +157,9 @@ def _fill(cache: Any, config: Any, context: int) -> int:
     return elements
 
 
-def _frame_table(frame: Any) -> Table:
-    names = [str(name) for name in frame.columns if name not in COUNTERS]
+def _layer_table(records: list[dict[str, Any]]) -> Table:
+    names = [str(name) for name in records[0] if name not in COUNTERS] if records else []
     table = Table(*names, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for record in frame.to_dict("records"):
+    for record in records:
         table.add_row(*("-" if record[name] != record[name] else str(record[name]) for name in names))
     return table

@@ -1,0 +1,26 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from quantkv.commands.completion import complete_format, complete_model
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="a model: built-in name, hub id, folder or .gguf file", autocompletion=complete_model
+    ),
+]
+Format = Annotated[
+    str, typer.Option("--format", "-f", help="a preset or short string", autocompletion=complete_format)
+]
+Formats = Annotated[
+    list[str],
+    typer.Option(
+        "--format", "-f", help="a preset or short string; repeatable", autocompletion=complete_format
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]

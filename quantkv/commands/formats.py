@@ -1,0 +1,22 @@
+"""`quantkv formats`: the named formats."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from quantkv.commands.arguments import Json
+from quantkv.commands.wide import print_wide
+
+
+def formats(as_json: Json = False) -> None:
+    """List the named formats: their short string, size, and which tokens stay exact."""
+    from quantkv.sweep.describe import format_records, formats_table
+
+    if as_json:
+        typer.echo(json.dumps({"formats": format_records()}, indent=2))
+        return
+    from rich.console import Console
+
+    print_wide(formats_table(), Console())

@@ -1,0 +1,88 @@
+"""`quantkv sweep`: measure what a YAML file asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkv.commands.arguments import Json
+from quantkv.commands.reporting import Written, print_report
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from quantkv.sweep.summary import Summary
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, as in --set 'contexts=[512,1024]'"),
+]
+
+
+def sweep(
+    config: ConfigFile,
+    overrides: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="results folder, instead of run.out")] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="local, ray or slurm, instead of run.executor; see docs/cluster.md")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="only this share of the grid")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the grid and stop")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure every cell of a sweep that has no result yet, then write the report."""
+    from rich.console import Console
+
+    from quantkv.sweep.config import load_config
+
+    console = Console(stderr=as_json)
+    options = {"out": out, "executor": executor, "shard": shard}
+    named = [f"run.{name}={json.dumps(str(value))}" for name, value in options.items() if value is not None]
+    given = [*(overrides or []), *named]
+    settings = load_config(config, given)
+    if dry_run:
+        from quantkv.commands.dry_run import grid, print_grid
+
+        typer.echo(json.dumps(grid(settings), indent=2)) if as_json else print_grid(settings, console)
+        return
+    with console.status("starting"):
+        from quantkv.sweep.runner import run_sweep
+    summary = run_sweep(settings, console=console)
+    rows = [] if summary.interrupted else summary.rows()
+    folder = Path(settings.run.out)
+    written = Written()
+    if rows:
+        written = print_report(rows, folder, folder / "report", settings.report, console, table=not as_json)
+    if as_json:
+        typer.echo(json.dumps(_told(summary, written), indent=2))
+    else:
+        _print_summary(summary, console)
+    written.end()
+    raise typer.Exit(summary.exit_code)
+
+
+def _told(summary: Summary, written: Written) -> dict[str, Any]:
+    names = ("total", "finished_before", "elsewhere", "failed_elsewhere", "unfinished", "interrupted")
+    told: dict[str, Any] = {"out": str(summary.out), "measured": dict(summary.counts)}
+    told |= {name: getattr(summary, name) for name in (*names, "exit_code")}
+    return told | {"files": [str(path) for path in written.files], "problems": written.problems}
+
+
+def _print_summary(summary: Summary, console: Console) -> None:
+    counts = summary.counts
+    parts = [f"{counts['ok']} cells measured", f"{summary.finished_before} were finished before"]
+    parts += [f"{counts[status]} {status}" for status in ("failed", "skipped") if counts[status]]
+    parts += [f"{summary.elsewhere} dealt with by other workers"] if summary.elsewhere else []
+    console.print(f"{', '.join(parts)}; results in {summary.out}", highlight=False, soft_wrap=True)
+    if summary.interrupted:
+        console.print(
+            f"stopped with {summary.unfinished} cells to go; the same command goes on from here",
+            highlight=False,
+            soft_wrap=True,
+        )
+    elif summary.exit_code:
+        console.print("failed cells run again with the same command", highlight=False)
