@@ -169,7 +169,7 @@ def test_any_pack_any_shape(isa: str, key: Pack, value: Pack, seed: int, data: A
     case = Case(
         key, value, np.random.default_rng(seed), data.draw(st.sampled_from([1, 1, 3])), ratio, queries, exact
     )
-    softcap, threads = data.draw(st.sampled_from([0.0, 20.0])), data.draw(st.integers(1, 3))
+    softcap, threads = data.draw(st.sampled_from([0.0, 0.5, 20.0])), data.draw(st.integers(1, 3))
     kind = data.draw(st.sampled_from(["none", "causal", "bool", "additive"]))
     mask, bias = _mask(kind, case)
     got = case.run(isa, mask=mask, softcap=softcap, causal=kind == "causal", threads=threads)
@@ -197,6 +197,16 @@ def _plain_case(seed: int, *, bits: int = 4, head_dim: int = 64, **options: Any)
     shape = {"heads": 2, "head_dim": head_dim, "page_tokens": 64, "bits": bits}
     rng = np.random.default_rng(seed)
     return Case(Pack(keys=True, **shape), Pack(keys=False, **shape), rng, ratio=3, **options)
+
+
+@pytest.mark.parametrize("isa", native.usable_isas())
+@pytest.mark.parametrize("softcap", [0.25, 1.0, 5.0])
+def test_a_low_cap_brings_nothing_back_that_is_not_there(isa: str, softcap: float) -> None:
+    """Runs of tokens are filled up to whole vectors; where −cap is near the scores, the cap must not make the
+    filling visible."""
+    for seed in range(6):
+        case = _plain_case(seed, rows=2)
+        case.check(case.run(isa, softcap=softcap), case.expected(softcap=softcap))
 
 
 @pytest.mark.parametrize("isa", native.usable_isas())

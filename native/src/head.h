@@ -51,8 +51,8 @@ class HeadReader {
   float weigh(int64_t m, int64_t low, int64_t high, float& top, float& total) {
     float* s = &scores_[m * stride()];
     const int64_t n = high - low, padded = rounded_up(n, LANES);
-    for (int64_t i = n; i < padded; ++i) s[i] = -INFINITY;
     if (r_.softcap > 0.0f) cap(s, padded);
+    for (int64_t i = n; i < padded; ++i) s[i] = -INFINITY;  // after the cap, which would bring them back
     hide(m, low, high, s);
     F16 most = splat(top);
     for (int64_t i = 0; i < padded; i += LANES) most = at_least(most, load(s + i));
