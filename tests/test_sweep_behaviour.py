@@ -114,7 +114,8 @@ def test_a_sweep_at_chance_says_so_in_rows_frame_and_report(results: Path, tmp_p
     assert "inconclusive: needle at 200: the exact cache answers 0 of 2" in console.file.getvalue()
     written = {path.name for path in write_report(results, tmp_path, html=False)}
     stems = {"retrieval": ("md", "tex", "csv", "png", "pdf"), "generation": ("md", "tex", "csv")}
-    assert written == {f"{stem}.{ending}" for stem, endings in stems.items() for ending in endings}
+    expected = {f"{stem}.{ending}" for stem, endings in stems.items() for ending in endings}
+    assert written == expected | {"figures.tex"}
     assert (
         "| needle | 200 | int4-head | 0 [0, 66] | 0 [0, 66] | — |" in (tmp_path / "retrieval.md").read_text()
     )
