@@ -1,11 +1,12 @@
 """The process behind ``ProcessSession``: opens a model, measures what it is asked, sends results at once.
 
-It ends when its connection does, and when the process that started it is gone. Ctrl-C is for that one to
-handle.
+It ends when its connection does, and when the process that started it is gone, even while native code keeps
+the interpreter to itself. Ctrl-C is for that process to handle.
 """
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import sys
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.failures import describe
 from quantkv.sweep.grid import Cell
 from quantkv.sweep.runner import Measure, Result, Session
+
+PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -82,9 +85,16 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[s
         return "failed", describe(error)
 
 
+def _end_with_starter() -> None:
+    """Linux alone has the system do it; elsewhere a thread watches, for which native code must make way."""
+    end_with_parent()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    _end_with_starter()
     link = Connection(descriptor)
     origin, threads = link.recv()
     import torch

@@ -5,6 +5,7 @@ Ray places the actors, hands each its share of a GPU, and starts again those tha
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def run(sweep: Sweep, console: Console) -> Summary:
     ray, settings = needed("ray", "ray"), sweep.run.ray
     ours = not ray.is_initialized()
     if ours:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # a worker that gives way measures others' load
         ray.init(address=settings.address, include_dashboard=False, logging_level="warning")
     try:
         return _run(ray, sweep, settings, console)
