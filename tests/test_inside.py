@@ -171,6 +171,7 @@ def test_the_command_writes_tables_and_figures(tmp_path: Path):
     facts = json.loads((out / "inspection.json").read_text())
     assert [row["format"] for row in facts["damage"]] == formats
     assert facts["rank_correlation"] == pytest.approx(1.0) and "rank correlation 1.00" in result.output
+    assert facts["dtype"] == "float32" and len(facts["text_sha256"]) == 64
     assert len(pd.read_csv(out / "errors.csv")) == 3 * 2 * 2
     assert all(name in result.output for name in formats)
 

@@ -1,0 +1,86 @@
+"""Heat maps of many formats go on below each other, with every label readable."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pandas as pd
+from drawn import extents, overlap
+from matplotlib.figure import Figure
+
+from quantkv.report.behaviour.groups import groups
+from quantkv.report.behaviour.heatmap import needle_figure
+from quantkv.report.channels import error_figure
+from quantkv.report.style import WIDTHS
+
+LONG = "k.int8-channel@g32+v.int4-head+r128+s4"
+FORMATS = ("fp16", "int8-channel", "int8-head", "int4-head", "kivi-4", "kivi-2", LONG)
+
+
+def retrieval_row(format: str, context: int, hits: int) -> dict[str, Any]:
+    depths = [{"depth": depth, "n": 8, "hits": hits, "hits_ref": 8} for depth in (0.05, 0.5, 0.95)]
+    asked = {"model": "m", "dtype": "float32", "format": format, "context": context, "seed": 0}
+    scores = {"depths": depths, "conclusive": True}
+    return {
+        "kind": "retrieval",
+        "status": "ok",
+        "requested": asked,
+        "protocol": {"task": "passkey"},
+        "retrieval": scores,
+    }
+
+
+def labels(figure: Figure) -> list[Any]:
+    found = [ax.title for ax in figure.axes]
+    found += [label for ax in figure.axes for label in (*ax.get_xticklabels(), *ax.get_yticklabels())]
+    return [label for label in found if label.get_visible() and label.get_text()]
+
+
+def test_needles_of_many_formats_wrap_and_no_label_lies_on_another() -> None:
+    rows = [
+        retrieval_row(format, context, hits)
+        for hits, format in enumerate(FORMATS)
+        for context in (512, 1024, 2048, 4096)
+    ]
+    (group,) = groups(rows, "retrieval")
+    figure = needle_figure(group)
+    panels = [ax for ax in figure.axes if ax.images]
+    assert figure.get_figwidth() == WIDTHS["two-column"]
+    assert [ax.get_title().replace("\n", "") for ax in panels] == ["exact cache", *FORMATS]
+    shares = [ax.images[0].get_array().ravel().tolist() for ax in panels]
+    assert shares == [[1.0] * 12, *([hits / 8] * 12 for hits in range(len(FORMATS)))]
+    boxes = extents(figure, labels(figure))
+    assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width + 0.5 for box in boxes)
+
+
+def test_a_format_without_a_length_leaves_its_cells_empty() -> None:
+    rows = [
+        retrieval_row("int4-head", 512, 4),
+        retrieval_row("int4-head", 1024, 2),
+        retrieval_row("kivi-2", 512, 1),
+    ]
+    (group,) = groups(rows, "retrieval")
+    _, _, kivi = (ax.images[0].get_array() for ax in needle_figure(group).axes[:3])
+    assert kivi.tolist() == [[0.125, None]] * 3
+
+
+def test_names_of_layer_maps_do_not_touch() -> None:
+    errors = pd.DataFrame(
+        [
+            {
+                "format": name,
+                "layer": layer,
+                "head": 0,
+                "key_error": 0.1,
+                "value_error": 0.2,
+                "output_error": 0.01,
+            }
+            for name in (LONG, "int4-head")
+            for layer in range(4)
+        ]
+    )
+    figure = error_figure(errors)
+    boxes = extents(figure, [ax.title for ax in figure.axes if ax.get_title()])
+    assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))
