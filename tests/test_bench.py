@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from quantkv import native
@@ -347,6 +348,15 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert "× baseline" in result.output and "GB/s" in result.output and str(path) in result.output
 
 
+def test_a_narrow_terminal_cuts_nothing(
+    attention_report: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.print_report(attention_report, Console(width=60))
+    shown = capsys.readouterr().out
+    assert "…" not in shown and "× decode, sdpa" in shown
+    assert all(row["name"] in shown for row in attention_report["rows"])
+
+
 def test_json_on_stdout_is_nothing_but_json() -> None:
     result = quantkv_command("encode", *TINY, "--tokens", "64", "--json", "-")
     assert json.loads(result.stdout)["benchmark"] == "encode"
@@ -373,6 +383,9 @@ def test_markdown_has_the_same_cells(attention_report: dict[str, Any]) -> None:
         (["attention", "--isa", "v9"], "v9" if native.isa() else "no native engine"),
         (["attention", "--json", "/dev/null/x.json"], "cannot write"),
         (["encode", "--threads", "0"], "--threads must be at least 1"),
+        (["attention", "--threads", "100000"], "--threads must be at most"),
+        (["encode", "--threads", "100000"], "--threads must be at most"),
+        (["decode", "random-llama", "--threads", "100000"], "--threads must be at most"),
         (["decode", "random-lama"], "random-llama"),
         (["decode", "random-llama", "--fill", "water"], "--fill must be one of prefill, synthetic"),
         (["decode", "random-llama", "--contexts", ""], "--contexts must be at least 1"),

@@ -22,7 +22,17 @@ from quantkv import native
 from quantkv.attention import attend
 from quantkv.bench.machine import Limits, Probe, cores, instruction_set
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, check_counts, quiet, ratios, refused, take_turns, timed_row
+from quantkv.bench.rounds import (
+    Arm,
+    Progress,
+    check_counts,
+    check_threads,
+    quiet,
+    ratios,
+    refused,
+    take_turns,
+    timed_row,
+)
 from quantkv.errors import QuantKVError
 from quantkv.layer import QuantizedLayer
 from quantkv.spec import CacheSpec
@@ -55,7 +65,8 @@ class AttentionSettings:
 
     def check(self) -> None:
         check_counts(heads=self.heads, query_heads=self.query_heads, head_dim=self.head_dim)
-        check_counts(threads=self.threads, rounds=self.rounds, **{"tokens": min(self.tokens, default=0)})
+        check_counts(rounds=self.rounds, tokens=min(self.tokens, default=0))
+        check_threads(self.threads)
         if self.query_heads % self.heads:
             raise QuantKVError(f"--query-heads {self.query_heads} is not a multiple of --heads {self.heads}")
 

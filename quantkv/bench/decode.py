@@ -19,7 +19,7 @@ import torch
 from quantkv.bench.attention import FORMATS
 from quantkv.bench.machine import Limits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Progress, check_counts, quiet, ratios, refused, spread
+from quantkv.bench.rounds import Progress, check_counts, check_threads, quiet, ratios, refused, spread
 from quantkv.bench.stock import stock_lanes
 from quantkv.bench.work import ModelWork, cache_bytes
 from quantkv.errors import QuantKVError
@@ -28,6 +28,7 @@ from quantkv.evaluation import timing
 from quantkv.evaluation.arms import BASELINE, failure
 from quantkv.evaluation.speed import FILLS, Lane, Race, feed_tokens
 from quantkv.evaluation.speed_summary import speed_section
+from quantkv.report.numbers import significant
 from quantkv.spec import CacheSpec
 
 BLOCK = 8
@@ -55,7 +56,8 @@ class DecodeSettings:
     seed: int = 0
 
     def check(self) -> None:
-        check_counts(threads=self.threads, rounds=self.rounds, contexts=min(self.contexts, default=0))
+        check_counts(rounds=self.rounds, contexts=min(self.contexts, default=0))
+        check_threads(self.threads)
         check_counts(prefill_rounds=self.prefill_rounds, prefill=max(1, self.prefill))
         if self.prefill < 0:
             raise QuantKVError(f"--prefill must be at least 0, not {self.prefill}")
@@ -212,7 +214,7 @@ class _Bench:
 
 def in_short(what: str, rows: Sequence[Row]) -> str:
     """The medians of one race in a line."""
-    times = (f"{row['name']} {row['ms']['median']:.3g}" for row in rows if row["status"] == "ok")
+    times = (f"{row['name']} {significant(row['ms']['median'])}" for row in rows if row["status"] == "ok")
     return f"{what}, ms: {', '.join(times)}"
 
 

@@ -14,7 +14,17 @@ from torch import Tensor
 from quantkv.bench.attention import FORMATS
 from quantkv.bench.machine import Limits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, check_counts, quiet, ratios, refused, take_turns, timed_row
+from quantkv.bench.rounds import (
+    Arm,
+    Progress,
+    check_counts,
+    check_threads,
+    quiet,
+    ratios,
+    refused,
+    take_turns,
+    timed_row,
+)
 from quantkv.spec import CacheSpec, TensorSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 from quantkv.store.pages import PageStore
@@ -39,7 +49,8 @@ class EncodeSettings:
 
     def check(self) -> None:
         check_counts(heads=self.heads, head_dim=self.head_dim, tokens=self.tokens)
-        check_counts(threads=self.threads, rounds=self.rounds)
+        check_counts(rounds=self.rounds)
+        check_threads(self.threads)
 
 
 def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> dict[str, Any]:

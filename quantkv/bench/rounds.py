@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quantkv.bench.machine import Limits
+from quantkv.bench.machine import Limits, cores
 from quantkv.errors import QuantKVError
 from quantkv.evaluation import timing
 from quantkv.evaluation.statistics import median_interval
@@ -118,6 +118,13 @@ def check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise QuantKVError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+
+
+def check_threads(count: int) -> None:
+    """Raise unless so many threads have a core each: more would time the scheduler."""
+    check_counts(threads=count)
+    if count > cores():
+        raise QuantKVError(f"--threads must be at most {cores()}, the cores of this process, not {count}")
 
 
 @contextmanager

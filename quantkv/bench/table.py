@@ -138,14 +138,12 @@ def markdown(report: Row) -> str:
 
 def print_report(report: Row, console: Console) -> None:
     """The report on a terminal, never squeezed: a cut name would name nothing."""
-    from rich.measure import Measurement
+    from quantkv.commands.wide import print_wide
 
     plain = {"highlight": False, "markup": False, "soft_wrap": True}
     console.print(header(report), **plain)  # type: ignore[arg-type]
     for columns, rows in tables(report):
-        table = _rich(columns, rows)
-        whole = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
-        console.print(table, width=max(whole, console.width), crop=False, highlight=False, soft_wrap=True)
+        print_wide(_rich(columns, rows), console)
     for flag in report["flags"]:
         console.print(flag, style="yellow", **plain)  # type: ignore[arg-type]
 
