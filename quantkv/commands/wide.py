@@ -13,4 +13,5 @@ def print_wide(part: RenderableType, console: Console) -> None:
     from rich.measure import Measurement
 
     whole = Measurement.get(console, console.options.update(max_width=10_000), part).maximum
-    type(console)(width=max(whole, console.width)).print(part, highlight=False, markup=False)
+    size = {"width": max(whole, console.width), "height": console.height}  # a dumb terminal heeds only both
+    type(console)(**size).print(part, highlight=False, markup=False)
