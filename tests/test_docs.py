@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(ROOT, page)]
 SHELL = ("sh", "bash", "shell", "console")
-VERDICTS = {"check": (0, 10, 11)}
+VERDICTS = {"check": (0, 10, 11), "compare": (0, 12)}
 """Exit codes other than 0 by which a command says what it found."""
 
 
