@@ -128,6 +128,33 @@ def test_long_queries_take_the_span_by_span_path() -> None:
     assert (attend(query, *views, causal=True).double() - expected).abs().max() < 1e-5
 
 
+def views_of(rows: int, tokens: int = 50) -> list[Any]:
+    """Keys and values of 2 heads of 32 channels."""
+    layer = QuantizedLayer(parse_spec("int4-head+r8+f8"))
+    layer.update(torch.randn(rows, 2, tokens, 32), torch.randn(rows, 2, tokens, 32))
+    return [store.view() for store in layer.stores]
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 1, 32), (3, 4, 1, 32), (2, 3, 1, 32), (2, 4, 1, 16), (2, 4, 1, 64)])
+def test_a_query_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(QuantKVError, match="does not fit keys of 2 rows, 2 heads and 32 channels"):
+        attend(torch.randn(shape), *views_of(2))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2, 49), (3, 1, 2, 50), (2, 2, 2, 50), (2, 4, 3, 50)])
+def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(QuantKVError, match=r"does not cover \[2, 4, 2\] queries and 50 keys"):
+        attend(torch.randn(2, 4, 2, 32), *views_of(2), mask=torch.ones(shape, dtype=torch.bool))
+
+
+def test_a_gradient_is_not_lost_without_a_word() -> None:
+    query, views = torch.randn(1, 4, 1, 32, requires_grad=True), views_of(1)
+    with pytest.raises(QuantKVError, match="carries no gradients"):
+        attend(query, *views)
+    with torch.no_grad():
+        assert attend(query, *views).shape == (1, 4, 1, 32)
+
+
 def test_a_build_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     native.isa.cache_clear()
     monkeypatch.setenv("QUANTKV_ISA", "v9")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quantkv import native
+from quantkv.errors import QuantKVError
 from quantkv.store import Since, View
 
 MOST_QUERIES = 16
@@ -34,6 +35,7 @@ def attend(
         return None
     keys.check()
     values.check()
+    _check(query, keys)
     query = query if query.stride(-1) == 1 else query.contiguous()
     mask, is_bool, mask_strides = _mask(mask, query, keys.stop - start)
     sinks = None if sink_logits is None else sink_logits.float().contiguous()
@@ -58,6 +60,18 @@ def _served(view: View) -> bool:
     return store.pages.format is not None and store.dtype in native.FLOATS
 
 
+def _check(query: Tensor, keys: View) -> None:
+    """Raise where kernels would read beyond a tensor, or lose a gradient without a word."""
+    rows, heads, head_dim = (keys.shape[axis] for axis in (0, 1, 3))
+    if query.shape[0] != rows or query.shape[1] % heads or query.shape[3] != head_dim or not query.is_cpu:
+        raise QuantKVError(
+            f"a query of {list(query.shape)} on {query.device} does not fit keys of {rows} rows, "
+            f"{heads} heads and {head_dim} channels on cpu"
+        )
+    if query.requires_grad and torch.is_grad_enabled():
+        raise QuantKVError("a quantized cache carries no gradients: run under torch.no_grad()")
+
+
 def _exact(view: View) -> tuple[Any, ...]:
     """Where a view's exact tokens lie, in the order that the kernel's binding names."""
     store, ring, extra = view.store, view.ring, view.extra
@@ -77,5 +91,9 @@ def _mask(mask: Tensor | None, query: Tensor, stop: int) -> tuple[Tensor | None,
     if mask.dtype != torch.bool:
         mask = mask.float()
     strides = [0 if size == 1 else stride for size, stride in zip(mask.shape[:3], mask.stride()[:3])]
-    assert mask.shape[-1] >= stop, "a mask column for every position"
+    legal = {1, query.shape[0]}, {1, query.shape[1]}, {1, query.shape[2]}
+    if mask.shape[-1] < stop or any(size not in sizes for size, sizes in zip(mask.shape, legal)):
+        raise QuantKVError(
+            f"a mask of {list(mask.shape)} does not cover {list(query.shape[:3])} queries and {stop} keys"
+        )
     return mask, mask.dtype == torch.bool, [*strides, mask.stride(3)]
