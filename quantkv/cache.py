@@ -64,7 +64,7 @@ class QuantizedCache(DynamicCache):
     def _replace(self, index: int, layer: Any) -> None:
         spec = self.spec.for_layer(index, len(self.layers))
         slides = type(layer) is DynamicSlidingWindowLayer
-        if type(layer) is not DynamicLayer and not (slides and spec.sliding):
+        if not packs(spec, layer):
             self._reasons[index] = _why_exact(layer)
             return
         check_fits(spec, kv_shape(self.config, index))
@@ -288,6 +288,11 @@ def kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
         return None
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     return getattr(text, "num_key_value_heads", None) or heads, head_dim
+
+
+def packs(spec: CacheSpec, layer: Any) -> bool:
+    """Whether the spec packs a layer as transformers builds it: full attention, and windows if it says so."""
+    return type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and spec.sliding)
 
 
 def check_fits(spec: CacheSpec, shape: tuple[int, int] | None) -> None:

@@ -15,10 +15,12 @@ EXACT = "exact"
 
 @dataclass(frozen=True)
 class Fitted:
-    """A spec with the layers that cannot hold it left exact; ``reasons`` says why, layer by layer."""
+    """A spec with the layers that cannot hold it left exact; ``reasons`` says why, layer by layer, and
+    ``packed`` how many do hold it."""
 
     spec: CacheSpec
     reasons: dict[int, str]
+    packed: int
 
     @property
     def notes(self) -> list[str]:
@@ -34,18 +36,23 @@ class Fitted:
 
 def fit(config: Any, spec: CacheSpec) -> Fitted:
     """The spec as it can run on a model; unchanged where no layer can hold it."""
-    from quantkv.cache import check_fits, kv_shape
+    from transformers import DynamicCache
 
-    total = config.get_text_config(decoder=True).num_hidden_layers
+    from quantkv.cache import check_fits, kv_shape, packs
+
+    layers = DynamicCache(config=config).layers
+    specs = {index: spec.for_layer(index, len(layers)) for index in range(len(layers))}
+    packed = [index for index, layer in enumerate(layers) if packs(specs[index], layer)]
     reasons: dict[int, str] = {}
-    for layer in range(total):
+    for index in packed:
         try:
-            check_fits(spec.for_layer(layer, total), kv_shape(config, layer))
+            check_fits(specs[index], kv_shape(config, index))
         except QuantKVError as error:
-            reasons[layer] = str(error)
-    if len(reasons) == total:
-        return Fitted(spec, {})
-    return Fitted(spec.with_layers(dict.fromkeys(reasons, EXACT)) if reasons else spec, reasons)
+            reasons[index] = str(error)
+    if len(reasons) == len(packed):
+        return Fitted(spec, {}, 0)
+    fitting = spec.with_layers(dict.fromkeys(reasons, EXACT)) if reasons else spec
+    return Fitted(fitting, reasons, len(packed) - len(reasons))
 
 
 def without_effect(policy: Policy, spec: CacheSpec | Peer | None) -> list[str]:

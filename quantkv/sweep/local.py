@@ -191,7 +191,7 @@ class LocalSession:
         ran, fitted = dict(effective or {}), self._fitted(cell)
         notes = [*ran.get("notes", []), *without_effect(self.sweep.policy, cell.spec)]
         if fitted is not None and fitted.reasons and "layers_quantized" in ran:
-            ran["layers_quantized"] -= len(fitted.reasons)
+            ran["layers_quantized"] = fitted.packed
             notes += fitted.notes
         return ran | {"notes": notes}
 
