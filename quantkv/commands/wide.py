@@ -13,5 +13,6 @@ def print_wide(part: RenderableType, console: Console) -> None:
     from rich.measure import Measurement
 
     whole = Measurement.get(console, console.options.update(max_width=10_000), part).maximum
-    size = {"width": max(whole, console.width), "height": console.height}  # a dumb terminal heeds only both
-    type(console)(**size).print(part, highlight=False, markup=False)
+    # a dumb terminal heeds a width only beside a height
+    wide = type(console)(width=max(whole, console.width), height=console.height)
+    wide.print(part, highlight=False, markup=False)
