@@ -56,10 +56,15 @@ def pages() -> dict[str, str]:
 
 def overview() -> str:
     rows = [
-        [f"[`{name}`]({name}.md)", *(f"{bits(spec, width):g}" for width in WIDTHS), *_both(spec, _shares)]
+        [
+            f"[`{name}`]({name}.md)",
+            *(f"{bits(spec, width):g}" for width in WIDTHS),
+            _word(spec.key),
+            _word(spec.value),
+        ]
         for name, spec in presets().items()
     ]
-    head = ["preset", *(f"bits, head_dim {width}" for width in WIDTHS), "keys share a scale", "values"]
+    head = ["preset", *(f"bits, head_dim {width}" for width in WIDTHS), "keys share", "values share"]
     return f"""# Formats
 
 Every preset is a short string with a name; `quantkv formats` prints the same list. Bits are those of full
@@ -67,7 +72,7 @@ pages, scales and zeros included; what a whole cache holds, with its exact token
 
 {_table(head, rows)}
 
-Words for what shares a scale:
+Words for what shares a scale, the number behind them being G:
 
 {_table(["word", "elements that share one scale"], [[f"`{w}`", m] for w, m in SHARING_MEANING.items()])}
 """
@@ -113,6 +118,11 @@ def _shares(tensor: TensorSpec) -> str:
     meaning = SHARING_MEANING[tensor.sharing].replace(" G ", f" {tensor.group} ")
     chunk = f" ({tensor.flush} tokens)" if tensor.sharing.startswith("chunk") else ""
     return f"`{tensor.sharing}`: {meaning}{chunk}"
+
+
+def _word(tensor: TensorSpec) -> str:
+    group = f", {tensor.group}" if tensor.group else ""
+    return f"`{tensor.sharing}`{group}" if tensor.sharing else "no scale"
 
 
 def _field_table(spec: CacheSpec) -> tuple[str, str]:
@@ -212,10 +222,6 @@ def _stem(module: ModuleType) -> str:
 
 def _linked(text: str) -> str:
     return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
-
-
-def _both(spec: CacheSpec, shown: Any) -> tuple[str, str]:
-    return shown(spec.key), shown(spec.value)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

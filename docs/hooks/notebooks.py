@@ -12,6 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 SECONDS_PER_CELL = 300
 
@@ -25,9 +26,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def notebook_page(path: Path) -> dict[str, str | bytes]:
     """The page of a notebook and its figures, by file name. A cell that fails stops the build."""
-    text, resources = MarkdownExporter().from_notebook_node(
-        executed(path), {"output_files_dir": f"{path.stem}_files"}
-    )
+    exporter = MarkdownExporter()
+    exporter.register_preprocessor(CoalesceStreamsPreprocessor, enabled=True)
+    text, resources = exporter.from_notebook_node(executed(path), {"output_files_dir": f"{path.stem}_files"})
     return {f"{path.stem}.md": _plain_tables(text), **resources["outputs"]}
 
 
