@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quantkv.bench.machine import Limits, Probe
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, check_counts, quiet, ratios, refused, take_turns, timed_row
+from quantkv.bench.rounds import Arm, Progress, check_counts, check_threads, quiet, ratios, refused, take_turns, timed_row
 from quantkv.bench.work import ModelWork
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import peaks, timing
@@ -41,7 +41,8 @@ class SimulateSettings:
     seed: int = 0
 
     def check(self) -> None:
-        check_counts(threads=self.threads, rounds=self.rounds, tokens=min(self.tokens, default=0))
+        check_counts(rounds=self.rounds, tokens=min(self.tokens, default=0))
+        check_threads(self.threads)
 
 
 def bench_simulate(settings: SimulateSettings, progress: Progress = quiet) -> dict[str, Any]:
