@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(ROOT, page)]
 SHELL = ("sh", "bash", "shell", "console")
-SWEEP = {"schema": 1, "models": ["random-llama"], "formats": ["int4-head"], "contexts": [256]}
+SWEEP = {"schema": 1, "models": ["random-llama"], "formats": ["int4-head"], "contexts": [256], "memory": {}}
 """What the YAML of a page stands in where it is only a part."""
 VERDICTS = {"check": (0, 10, 11), "compare": (0, 12)}
 """Exit codes other than 0 by which a command says what it found."""
