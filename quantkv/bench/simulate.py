@@ -15,7 +15,17 @@ from torch import Tensor
 
 from quantkv.bench.machine import Limits, Probe
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, check_counts, check_threads, quiet, ratios, refused, take_turns, timed_row
+from quantkv.bench.rounds import (
+    Arm,
+    Progress,
+    check_counts,
+    check_threads,
+    quiet,
+    ratios,
+    refused,
+    take_turns,
+    timed_row,
+)
 from quantkv.bench.work import ModelWork
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import peaks, timing
