@@ -8,7 +8,7 @@ from typing import Any
 from quantkv.data import Text, load_text, tokenize
 from quantkv.evaluation.arms import Format
 from quantkv.evaluation.choosing import Choice
-from quantkv.evaluation.evaluate import Evaluation, Study, labelled
+from quantkv.evaluation.evaluate import Evaluation, Study, labelled, list_of_counts
 from quantkv.evaluation.generation import generation_block
 from quantkv.evaluation.packed_arms import spec_of
 from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES, make_prompts, make_questions
@@ -39,6 +39,7 @@ def retrieval(
     row per task, length and format; where the exact cache does no better than chance, the row says that
     nothing can be concluded.
     """
+    lengths = list_of_counts("lengths", lengths)
     study = _study(model, tok, formats, text, seed)
     settings: dict[str, Any] = {"depths": list(depths), "samples": samples, "tail": tail}
     for task in tasks if tasks is not None else task_names():
@@ -65,6 +66,7 @@ def long_generation(
 ) -> Evaluation:
     """Generate `tokens` tokens after `prompts` prompts of each context through each format, beside the exact
     cache: greedily, or by sampling with the same random numbers. A row per mode, context and format."""
+    contexts = list_of_counts("contexts", contexts)
     chance = {"temperature": temperature, "top_p": top_p}
     choices = [Choice(mode=mode, seed=seed, **chance) for mode in modes]
     study = _study(model, tok, formats, text, seed)

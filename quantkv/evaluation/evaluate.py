@@ -21,6 +21,7 @@ from quantkv.evaluation.protocols import Protocol, make_protocol
 from quantkv.evaluation.provenance import Clock, provenance
 from quantkv.evaluation.rows import build_row
 from quantkv.evaluation.speed import speed_block
+from quantkv.evaluation.windows import check_counts
 from quantkv.models import model_identity
 from quantkv.peers.peer import Peer
 from quantkv.peers.versions import versions
@@ -76,6 +77,7 @@ def evaluate(
     changes = {"windows": windows, "score": score, "prefill": prefill, "scale_bf16": scale_bf16}
     settings = make_protocol(protocol, **changes)
     loaded = text if isinstance(text, Text) else load_text(text)
+    contexts = list_of_counts("contexts", contexts)
     study = Study(model, tok, labelled(formats), loaded, tokenize(loaded, tok), seed, batch)
     if "quality" in kinds:
         study.quality(settings.contexts(contexts, alone=set(kinds) == {"quality"}), settings)
@@ -87,9 +89,18 @@ def evaluate(
     return Evaluation(study.rows)
 
 
+def list_of_counts(name: str, given: Sequence[int]) -> list[int]:
+    """Lengths in tokens; QuantKVError where there are none, or other things than whole numbers."""
+    if isinstance(given, str | int) or not list(given):
+        raise QuantKVError(f"{name} must be a list of numbers of tokens, such as [512, 2048], not {given!r}")
+    for number in given:
+        check_counts(**{name: number})
+    return list(given)
+
+
 def labelled(formats: Iterable[Format] | Mapping[str, Format]) -> dict[str, Format]:
     """Formats by the name they carry in tables, wrong ones found before anything runs."""
-    if isinstance(formats, str) or callable(formats):
+    if isinstance(formats, str) or not isinstance(formats, Iterable):
         raise QuantKVError("formats must be a list, such as ['int4-head', 'kivi-2']")
     items = list(formats.items()) if isinstance(formats, Mapping) else [(format_name(f), f) for f in formats]
     labels = [label for label, _ in items]

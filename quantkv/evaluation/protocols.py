@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quantkv.data import bos_id
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.windows import WholeWindows, Windows, make_windows, whole_windows
+from quantkv.evaluation.windows import WholeWindows, Windows, check_counts, make_windows, whole_windows
 from quantkv.policy import Window
 from quantkv.spec import CacheSpec
 
@@ -53,6 +53,7 @@ class Protocol:
     scale_bf16: bool = False
 
     def __post_init__(self) -> None:
+        self._check_counts()
         if self.bos not in BOS:
             raise QuantKVError(f"bos {self.bos!r}; legal: {', '.join(BOS)}")
         if self.whole is None and (self.windows is None or self.bos == "text"):
@@ -69,6 +70,14 @@ class Protocol:
                 "prefill exact reads no packed value in windows that are scored whole; "
                 "legal: final, stream, chunk:<tokens>"
             )
+
+    def _check_counts(self) -> None:
+        for least, names in ((1, ("windows", "whole")), (0, ("sinks", "recent"))):
+            given = {name: getattr(self, name) for name in names}
+            check_counts(least, **{name: value for name, value in given.items() if value is not None})
+        check_counts(score=self.score)
+        if not isinstance(self.scale_bf16, bool):
+            raise QuantKVError(f"scale_bf16 must be True or False, got {self.scale_bf16!r}")
 
     def row(self) -> dict[str, Any]:
         """The settings that are given, for the protocol section of a row."""
@@ -151,6 +160,8 @@ def make_protocol(given: str | Mapping[str, Any] | Protocol | None = None, **cha
     changes = {name: value for name, value in changes.items() if value is not None}
     if isinstance(given, Protocol):
         return replace(given, **changes)
+    if not isinstance(given, str | Mapping | None):
+        raise QuantKVError(f"protocol {given!r}; legal: {', '.join(PRESETS)}, or a mapping of settings")
     settings = filled({"preset": given} if isinstance(given, str) else {**(given or {})}) | changes
     unknown = sorted(set(settings) - set(Protocol.__slots__))
     if unknown:
@@ -173,4 +184,7 @@ def filled(settings: Mapping[str, Any]) -> dict[str, Any]:
                 f"protocol {name} means {fixed} {preset[fixed]}: for {merged[fixed]} leave the preset out"
             )
     whole = merged.get("whole")
-    return merged if whole is None else WHOLE | {"score": whole - 1} | merged
+    if whole is None:
+        return merged
+    check_counts(whole=whole)
+    return WHOLE | {"score": whole - 1} | merged

@@ -120,8 +120,8 @@ def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
         return {"prefill": context, "prefill_reads": "final"}
     if prefill == "stream":
         return {"calls": [1] * context}
-    name, _, size = prefill.partition(":")
-    if name != "chunk" or not size.isdigit() or int(size) < 1:
+    name, _, size = str(prefill).partition(":")
+    if name != "chunk" or not size.isdecimal() or int(size) < 1:
         raise QuantKVError(f"prefill {prefill!r}; legal: exact, final, stream, chunk:N")
     whole, rest = divmod(context, int(size))
     return {"calls": [int(size)] * whole + ([rest] if rest else [])}
@@ -141,8 +141,24 @@ def _layers(cache: QuantizedCache) -> dict[int, tuple[Storage, Storage]]:
 def _layers_of_function(
     cache: QuantizedCache, function: FakeQuant, window: Window
 ) -> dict[int, tuple[Storage, Storage]]:
-    storage = Storage(window, function)
+    storage = Storage(window, _checked(function))
     return dict.fromkeys(_layers(cache), (storage, storage))
+
+
+def _checked(function: FakeQuant) -> RoundTrip:
+    """The function on a copy of its own, so that one that works in place leaves exact tokens as they are.
+
+    Raises QuantKVError for another shape: torch would spread it over the tokens without a word.
+    """
+
+    def round_trip(x: Tensor) -> Tensor:
+        out = function(x.clone())
+        if not isinstance(out, Tensor) or out.shape != x.shape:
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise QuantKVError(f"a function as a format must give a tensor of {list(x.shape)}, not {got}")
+        return out
+
+    return round_trip
 
 
 def _round_trip(tensor: TensorSpec) -> RoundTrip:

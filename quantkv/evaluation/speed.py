@@ -33,6 +33,7 @@ from quantkv.evaluation.arms import (
     success,
 )
 from quantkv.evaluation.speed_summary import Bandwidth, Timings, speed_section
+from quantkv.evaluation.windows import check_counts
 
 FILLS = ("prefill", "synthetic")
 WARM_UP_TOKENS, WARM_UP_STEPS = 256, 4
@@ -62,6 +63,8 @@ def speed_block(
     """
     if fill not in FILLS:
         raise QuantKVError(f"fill must be one of {', '.join(FILLS)}, got {fill!r}")
+    check_counts(context=context, batch=batch, rounds=rounds, threads=1 if threads is None else threads)
+    check_counts(2, block=block)  # the first step of each block is dropped
     hf.check_length(model, context + rounds * block)
     feed = feed_tokens(ids, batch, context + rounds * block).to(model.device)
     race = Race(model, feed, context, fill, random.Random(seed), sync or timing.default_sync(model.device))

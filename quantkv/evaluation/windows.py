@@ -8,6 +8,7 @@ Windows scored whole, as papers do, are cut one after another and know one conte
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ def make_windows(
     `span` is the largest context that will be asked for; it decides which part of the text can be scored,
     so runs that should share their targets need the same `span`.
     """
-    _check_counts(span=span, score=score, windows=windows)
+    check_counts(span=span, score=score, windows=windows)
     ids = torch.as_tensor(ids, dtype=torch.long).flatten()
     first = span + 1 - (bos_id is not None)
     room = len(ids) - first
@@ -95,7 +96,7 @@ class WholeWindows:
 
 def whole_windows(ids: Tensor, *, length: int, windows: int | None = None) -> WholeWindows:
     """The first `windows` windows of `length` tokens, or as many as the text holds; a rest is left out."""
-    _check_counts(length=length, windows=1 if windows is None else windows)
+    check_counts(length=length, windows=1 if windows is None else windows)
     ids = torch.as_tensor(ids, dtype=torch.long).flatten()
     count = len(ids) // length if windows is None else windows
     if count * length > len(ids) or not count:
@@ -117,7 +118,8 @@ def scored_length(windows: Sequence[Tensor], context: int) -> int:
     return lengths.pop()
 
 
-def _check_counts(**counts: int) -> None:
+def check_counts(least: int = 1, **counts: object) -> None:
+    """Raise QuantKVError naming the first that is no whole number of at least `least`."""
     for name, value in counts.items():
-        if value < 1:
-            raise QuantKVError(f"{name} must be at least 1, got {value}")
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+            raise QuantKVError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -29,7 +29,7 @@ class ContextPrefill:
     def parse(cls, given: str | int) -> ContextPrefill:
         """Raises QuantKVError naming the legal values."""
         name = str(given)
-        known = name in (ALL_BUT_LAST, "exact", "stream") or name.isdigit()
+        known = name in (ALL_BUT_LAST, "exact", "stream") or name.isdecimal()
         if not known and not _chunk_size(name):
             raise QuantKVError(f"prefill {name!r}; legal: {LEGAL}")
         return cls(name)
@@ -44,7 +44,7 @@ class ContextPrefill:
         ]
 
     def _first_call(self, context: int) -> int:
-        if self.name.isdigit():
+        if self.name.isdecimal():
             return min(int(self.name), context)
         return {ALL_BUT_LAST: context - 1, "exact": context, "stream": 0}[self.name]
 
@@ -52,4 +52,4 @@ class ContextPrefill:
 def _chunk_size(name: str) -> int:
     """N of `chunk:N`, 0 where it is none."""
     word, _, size = name.partition(":")
-    return int(size) if word == "chunk" and size.isdigit() else 0
+    return int(size) if word == "chunk" and size.isdecimal() else 0
