@@ -55,6 +55,7 @@ def test_lists_of_mappings_carry_their_own_citation(tmp_path: Path, suffix: str)
         ({"context": 0}, "context: 0 must be a whole number"),
         ({"context": "2k"}, "context: '2k' must be a whole number"),
         ({"perplexity": "low"}, "perplexity: 'low' is no number"),
+        ({"perplexity": True}, "perplexity: True is no number"),
         ({"perplexity": -1}, "must be finite and not negative"),
         ({"perplexity": "nan"}, "must be finite"),
         ({"top1_agreement": 98}, "share from 0 to 1"),
@@ -77,7 +78,9 @@ def test_a_wrong_entry_says_which_and_why(tmp_path: Path, change: dict[str, Any]
         ("theirs.json", "{", "is not valid"),
         ("theirs.yaml", "a: [", "is not valid"),
         ("theirs.json", "{}", "must hold a list of mappings"),
+        ("theirs.json", "[" * 100_000, "is not valid"),
         ("theirs.csv", "model,format,context\n", "holds no entries"),
+        ("theirs.csv", "model,format,context,kl_mean\na,b,9,0.1,7\n", "line 2: has more values than"),
     ],
 )
 def test_a_wrong_file_says_what_is_legal(tmp_path: Path, name: str, content: str, complaint: str) -> None:

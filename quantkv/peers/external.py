@@ -35,7 +35,7 @@ OPTIONAL = ("batch", "dtype", "text", "citation", "source")
 SHARES = ("top1_agreement",)
 SIGNED = ("delta_nll",)
 NUMBERS = tuple(name for names in METRICS.values() for name in names)
-Entry = Mapping[str, Any]
+Entry = Mapping[str | None, Any]
 
 
 def external_rows(path: str | Path, citation: str | None = None) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def _parsed(path: Path, text: str) -> Any:
         raise QuantKVError(f"{path.name}: cannot import {path.suffix or 'this'}; legal: .csv, .json, .yaml")
     try:
         return readers[path.suffix](text)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise QuantKVError(f"{path.name} is not valid: {' '.join(str(error).split())}") from None
 
 
@@ -113,6 +113,8 @@ def _rows(entry: Entry, citation: str | None) -> Iterator[dict[str, Any]]:
 
 def _check_names(entry: Entry) -> None:
     legal = (*REQUIRED, *OPTIONAL, *NUMBERS)
+    if None in entry:  # what csv calls the values beyond the last column
+        raise QuantKVError(f"has more values than the header has columns: {entry[None]}")
     unknown = next((name for name in entry if name not in legal), None)
     if unknown is not None and str(unknown).endswith(("_low", "_high")):
         raise QuantKVError(f"{unknown}: intervals of others are not imported")
@@ -157,7 +159,7 @@ def _row(
 
 def _number(name: str, given: Any) -> float:
     try:
-        value = float(given)
+        value = float(None if isinstance(given, bool) else given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise QuantKVError(f"{name}: {given!r} is no number") from None
     if not math.isfinite(value) or (value < 0 and name not in SIGNED):
