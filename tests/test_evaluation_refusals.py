@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from quantkv import QuantKVError, cache_argument, evaluate, load_model, simulate
+from quantkv import QuantKVError, cache_argument, evaluate, load_model, long_generation, retrieval, simulate
 from quantkv.data import Text
 from quantkv.evaluation.protocols import make_protocol
 from quantkv.evaluation.simulate import protocol_calls
@@ -99,3 +99,15 @@ def test_a_race_without_a_step(tiny_llama: Any, wrong: dict[str, int]) -> None:
     """A block drops its first step: one of 1 step times nothing."""
     with pytest.raises(QuantKVError, match=f"{next(iter(wrong))} must be a whole number of at least"):
         speed_block(tiny_llama, {"fp16": "fp16"}, ids=IDS[0], **{"context": 64} | wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"depths": []}, {"samples": 0}, {"samples": 1.5}, {"tail": -5}], ids=str)
+def test_questions_that_are_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(QuantKVError, match=f"{next(iter(wrong))} must be a"):
+        retrieval(*load_model("random-llama"), ["fp16"], lengths=[256], tasks=["passkey"], text=TEXT, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"prompts": 0}, {"tokens": 2.5}], ids=str)
+def test_generations_that_are_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(QuantKVError, match=f"{next(iter(wrong))} must be a"):
+        long_generation(*load_model("random-llama"), ["fp16"], contexts=[96], text=TEXT, **wrong)

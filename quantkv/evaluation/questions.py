@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from quantkv.data import bos_id
+from quantkv.errors import QuantKVError
 from quantkv.evaluation.tasks import TAIL, Haystack, Sample, task_named
-from quantkv.evaluation.windows import make_windows
+from quantkv.evaluation.windows import check_counts, make_windows
 
 DEPTHS = (0.1, 0.5, 0.9)
 SAMPLES = 8
@@ -40,6 +41,10 @@ def make_questions(
 ) -> list[Question]:
     """`samples` questions at each depth, about contexts of exactly `context` tokens, a BOS included."""
     maker = task_named(task)
+    check_counts(samples=samples)
+    check_counts(0, tail=tail)
+    if not depths:
+        raise QuantKVError("depths must be a list of numbers from 0 to 1, not empty")
     haystack = Haystack(tokenizer, filler, context, tail=tail, bos_id=bos_id(tokenizer))
     return [
         Question(task, depth, maker.make(haystack, depth, f"{seed}/{task}/{context}/{depth}/{index}"))
@@ -60,6 +65,7 @@ def make_prompts(
 ) -> list[Tensor]:
     """Prompts `[context]` from a text `[T]`, spread over it, that end at the same places for every context up
     to `span`; room for `tokens` tokens is left between them."""
+    check_counts(tokens=tokens, prompts=prompts)
     places = make_windows(ids, span=span, score=tokens, windows=prompts, seed=seed, bos_id=bos_id(tokenizer))
     return [window[:context] for window in places.at(context)]
 
