@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from quantkv.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.peers.external import external_rows, import_file
-from quantkv.report.columns import best_labels, shown_columns
+from quantkv.report.best import best_labels
+from quantkv.report.columns import shown_columns
 from quantkv.report.summary import studies
 from quantkv.report.tables import markdown
 from quantkv.sweep.results import load_results, read_rows
