@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the hub library is imported
 
@@ -19,6 +20,8 @@ from quantkv.models.packaged import packaged_gguf
 
 SMOLLM2 = "smollm2-135m-instruct-q4_1"
 torch.set_num_threads(1)  # tiny models: on a busy machine a second thread costs ten times what it saves
+# A shell that starts the tests in the background has them, and all processes they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
