@@ -159,6 +159,21 @@ def test_pointers_lead_to_records() -> None:
                 assert list(held) == store.pool.record(number).tolist()
 
 
+def test_many_pages_come_in_one_piece_and_are_as_many() -> None:
+    at_once, page = new_pages()
+    slowly, _ = new_pages()
+    at_once.reserve([40 * page, 37 * page])
+    for _ in range(40):
+        slowly.append([0], tokens(page, 1))
+    for _ in range(37):
+        slowly.append([1], tokens(page, 1))
+    assert len(at_once.pool.slabs) == 1 < len(slowly.pool.slabs)
+    assert at_once.pool.nbytes == slowly.pool.nbytes
+    at_once.append([0], tokens(40 * page, 1))
+    at_once.append([1], tokens(37 * page, 1))
+    assert len(at_once.pool.slabs) == 1
+
+
 def test_generation_grows_when_a_table_changes_and_only_then() -> None:
     store, page = new_pages()
     steps: list[tuple[Any, bool]] = [

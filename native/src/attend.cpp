@@ -24,13 +24,12 @@ static int64_t share_floats(const Request& r) {
   return rounded_up(3 * queries + 2 * queries * width, LANES);
 }
 
-// How many shares a head's tokens are cut into, so that threads find equal work.
+// How many shares a head's tokens are cut into: eight for each thread, so that one that starts late does less, but
+// none of them short.
 static int64_t shares_per_head(const Request& r) {
-  int64_t heads = int64_t(r.rows) * r.kv_heads, threads = r.threads;
-  if (threads <= 1 || heads % threads == 0) return 1;
-  int64_t most = (r.stop - r.start + 511) / 512;
-  int64_t wanted = heads >= 4 * threads ? 2 : threads;
-  return most < wanted ? (most > 1 ? most : 1) : wanted;
+  const int64_t heads = int64_t(r.rows) * r.kv_heads, most = (r.stop - r.start) / 1024;
+  const int64_t wanted = r.threads <= 1 ? 1 : (8 * int64_t(r.threads) + heads - 1) / heads;
+  return wanted < most ? wanted : most > 1 ? most : 1;
 }
 
 static void merge(const Share& into, const Share& from, bool apart) {

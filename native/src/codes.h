@@ -7,16 +7,28 @@
 namespace quantkv {
 namespace QUANTKV_ISA {
 
+// Scales (or zeros) of n elements from index `at` on, as float32; symmetric zeros follow from the scales.
+static inline void scales_of(const Format& f, const uint8_t* record, int64_t at, int64_t n, float* scale, float* zero) {
+  int bytes = float_bytes(f.meta);
+  to_floats(f.meta, record + f.scale_at + at * bytes, n, scale);
+  for (int64_t i = 0; f.unit != 1.0f && i < n; ++i) scale[i] *= f.unit;
+  if (f.has_zero) return to_floats(f.meta, record + f.zero_at + at * bytes, n, zero);
+  for (int64_t i = 0; i < n; ++i) zero[i] = -f.centre * scale[i];
+}
+
 class Codes {
  public:
   explicit Codes(const Format& f) : f_(f) {
     int shift = 0;
     for (size_t i = 0; i < f.planes.size() && i < MAX_PLANES; ++i) {
-      for (int c = 0; c < 16 && f.planes[i].bits < 8; ++c) {
-        int code = (c & ((1 << f.planes[i].bits) - 1)) << shift;
-        tables_[i][c] = f.code == Code::table && f.bits <= 4 ? f.table[size_t(code)] : float(code);
+      const int bits = f.planes[i].bits;
+      for (int index = 0; index < 64 && bits < 8; ++index) {
+        int part = index / 16, code = (index % 16 >> (part * bits % 4) & ((1 << bits) - 1)) << shift;
+        tables_[i][part][index % 16] = f.code == Code::table && f.bits <= 4 ? f.table[size_t(code)] : float(code);
       }
-      shift += f.planes[i].bits;
+      // loaders read a little more than the codes: there must be something
+      followed_ = followed_ && (bits >= 8 || (f.has_scale && f.scale_at > f.planes[i].offset));
+      shift += bits;
       const int rows = f.lanes_are_tokens ? f.head_dim : f.page_tokens;
       four_[i] = panel_bytes({rows, 4, 0}, f.planes[i].bits);
       two_[i] = panel_bytes({rows, 2, 0}, f.planes[i].bits);
@@ -26,20 +38,11 @@ class Codes {
 
   // Whether a loader can read runs of `rows` rows whose coefficients change after so many.
   bool loadable(int vectors, int64_t rows) const {
-    return panel_for(kind_of(f_), 1, vectors, 4) && rows % panel_step(f_, vectors) == 0;
+    return followed_ && panel_for(kind_of(f_), 1, vectors, 4) && rows % panel_step(f_, vectors) == 0;
   }
 
   // Where the first scale of (head, entry) lies, counted in metadata elements.
   int64_t meta_at(int head, int64_t entry, int64_t groups) const { return head * meta_heads_ + entry * groups; }
-
-  // Fetch a head's scales and zeros of the page to be read next.
-  void prefetch_scales(const uint8_t* next, int head) const {
-    const int64_t bytes = meta_heads_ * float_bytes(f_.meta), at = head * bytes;
-    for (int64_t line = 0; line < bytes; line += 64) {
-      prefetch(next + f_.scale_at + at + line);
-      if (f_.has_zero) prefetch(next + f_.zero_at + at + line);
-    }
-  }
 
   // A panel of one head; `next` is the page to be read after this one.
   Source source(const uint8_t* record, const uint8_t* next, int head, const Panel& panel) const {
@@ -49,15 +52,27 @@ class Codes {
       s.plane[i] = record + plane.offset + head * plane.head_bytes + panel.first_vector / 4 * four_[i] +
                    panel.first_vector % 4 / 2 * two_[i];
       s.ahead[i] = next - record;
-      s.table[i] = tables_[i];
+      s.tables[i] = &tables_[i];
     }
+    s.scales = s.zeros = record;
     s.row_bytes = int64_t(panel.vectors) * LANES * f_.planes[0].bits / 8;
     return s;
   }
 
+  // Let the loop over a panel fetch n scales and zeros of the next page as well, from index `at` on, a few for each
+  // of its rows: all at once they would hold up what follows.
+  void fetch_scales(Source& s, const uint8_t* next, int64_t at, int64_t n, int64_t rows) const {
+    if (f_.all_heads || !f_.has_scale) return;
+    const int bytes = float_bytes(f_.meta);
+    s.scales = next + f_.scale_at + at * bytes;
+    s.zeros = f_.has_zero ? next + f_.zero_at + at * bytes : s.scales;
+    s.scale_bytes = (n * bytes + rows - 1) / rows;
+  }
+
  private:
   const Format& f_;
-  float tables_[MAX_PLANES][16] = {};
+  float tables_[MAX_PLANES][4][16] = {};
+  bool followed_ = true;
   int64_t four_[MAX_PLANES] = {}, two_[MAX_PLANES] = {};  // bytes of a panel of so many vectors
   int64_t meta_heads_ = 0;                                // scales of one head
 };
@@ -86,15 +101,6 @@ static inline Source plain_source(const void* p, int64_t row_bytes) {
   s.plane[0] = static_cast<const uint8_t*>(p);
   s.row_bytes = row_bytes;
   return s;
-}
-
-// Scales (or zeros) of n elements from index `at` on, as float32; symmetric zeros follow from the scales.
-static inline void scales_of(const Format& f, const uint8_t* record, int64_t at, int64_t n, float* scale, float* zero) {
-  int bytes = float_bytes(f.meta);
-  to_floats(f.meta, record + f.scale_at + at * bytes, n, scale);
-  for (int64_t i = 0; f.unit != 1.0f && i < n; ++i) scale[i] *= f.unit;
-  if (f.has_zero) return to_floats(f.meta, record + f.zero_at + at * bytes, n, zero);
-  for (int64_t i = 0; i < n; ++i) zero[i] = -f.centre * scale[i];
 }
 
 }  // namespace QUANTKV_ISA

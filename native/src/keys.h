@@ -84,7 +84,6 @@ class Keys {
       if (inside == f_.page_tokens) ++page, inside = 0;
       const uint8_t* record = pages[size_t(page)];
       next_ = size_t(page) + 1 < pages.size() ? pages[size_t(page) + 1] : record;
-      if (inside == 0) codes_.prefetch_scales(next_, head_);
       prepare(record, inside);
       const int64_t from = token < begin ? begin - token : 0, until = least(TILE, end - token);
       float* to = scores_ + (position + token + from - begin - low_);
@@ -165,22 +164,39 @@ class Keys {
     float *scale = meta_.data(), *zero = meta_.data() + dim_;
     scales_of(f_, record, codes_.meta_at(head_, entry, groups_), f_.head_dim, scale, zero);
     const int64_t rows = rounded_up(queries_, QUERIES);
-    for (int64_t m = 0; m < queries_; ++m) {
-      const float* q = packed_query_.data() + m * dim_;
-      float* out = folded_.data() + (group * rows + m) * dim_;
-      F16 total = splat(0);
-      for (int64_t c = 0; c < dim_; c += LANES) {
-        store(out + c, load(q + c) * load(scale + c));
-        total = fma(load(q + c), load(zero + c), total);
+    int64_t m = 0;
+    for (; m + QUERIES <= queries_; m += QUERIES) fold_rows<QUERIES>(group * rows + m, m, scale, zero);
+    for (; m < queries_; ++m) fold_rows<1>(group * rows + m, m, scale, zero);
+  }
+
+  // M queries from m on to `folded_` from row `to` on.
+  template <int M>
+  void fold_rows(int64_t to, int64_t m, const float* scale, const float* zero) {
+    const int64_t dim = dim_;
+    const float* q = packed_query_.data() + m * dim;
+    float* out = folded_.data() + to * dim;
+    F16 total[M];
+QUANTKV_UNROLL(4)
+    for (int i = 0; i < M; ++i) total[i] = splat(0);
+    for (int64_t c = 0; c < dim; c += LANES) {
+      const F16 by = load(scale + c), add = load(zero + c);
+QUANTKV_UNROLL(4)
+      for (int i = 0; i < M; ++i) {
+        const F16 x = load(q + i * dim + c);
+        store(out + i * dim + c, x * by);
+        total[i] = fma(x, add, total[i]);
       }
-      folded_zero_[group * rows + m] = sum(total);
     }
+QUANTKV_UNROLL(4)
+    for (int i = 0; i < M; ++i) folded_zero_[to + i] = sum(total[i]);
   }
 
   void tile(const uint8_t* record, int token, float* out, int64_t stride) const {
     const int64_t rows = rounded_up(queries_, QUERIES);
-    const Source source = how_ == slow ? plain_source(decoded_.data(), TILE * 4)
-                                       : codes_.source(record, next_, head_, Panel{f_.head_dim, 4, token / LANES});
+    Source source = how_ == slow ? plain_source(decoded_.data(), TILE * 4)
+                                 : codes_.source(record, next_, head_, Panel{f_.head_dim, 4, token / LANES});
+    const int64_t first = token / f_.share_tokens, entries = (TILE + f_.share_tokens - 1) / f_.share_tokens;
+    if (how_ != slow) codes_.fetch_scales(source, next_, codes_.meta_at(head_, first, groups_), entries * groups_, f_.head_dim);
     for (int64_t m = 0; m < queries_; m += QUERIES) {
       const int count = int(least(QUERIES, queries_ - m));
       F16 acc[QUERIES * 4];

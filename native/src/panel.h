@@ -32,7 +32,9 @@ void run_panel(const Source& source, const Coefficients& c, int r0, int r1, F16*
     F16 acc[M ? M : QUERIES][NVP];
     for (int m = 0; m < queries; ++m)
       for (int v = 0; v < NVP; ++v) acc[m][v] = out[m * NV + first + v];
-    for (int row = r0; row < r1; row += Loader::template rows<NV>())
+    for (int row = r0; row < r1; row += Loader::template rows<NV>()) {
+      prefetch(source.scales + row * source.scale_bytes);
+      prefetch(source.zeros + row * source.scale_bytes);
       loader.template step<NV, NVP>(row, first, [&](int r, const F16(&x)[NVP]) QUANTKV_LAMBDA {
 QUANTKV_UNROLL(4)
         for (int g = 0; g < NVP; g += GV < NVP ? GV : NVP)
@@ -43,6 +45,7 @@ QUANTKV_UNROLL(4)
             for (int v = g; v < g + (GV < NVP ? GV : NVP); ++v) acc[m][v] = fma(a, x[v], acc[m][v]);
           }
       });
+    }
     for (int m = 0; m < queries; ++m)
       for (int v = 0; v < NVP; ++v) out[m * NV + first + v] = acc[m][v];
   }

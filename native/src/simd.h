@@ -77,8 +77,10 @@ struct Table {  // sixteen numbers; fewer are repeated, so that higher bits of a
   explicit Table(const float* t) : v(_mm512_loadu_ps(t)) {}
 };
 template <int BITS>
+constexpr int codes_seen() { return 4 / BITS; }  // by one lookup, in the lowest bits of its index
+template <int BITS>
 QUANTKV_INLINE F16 lookup(const Table& t, U16 words, int shift) {
-  return {_mm512_permutexvar_ps(_mm512_srli_epi32(words.v, unsigned(shift)), t.v)};
+  return {_mm512_permutexvar_ps(shift ? _mm512_srli_epi32(words.v, unsigned(shift)) : words.v, t.v)};
 }
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -163,6 +165,8 @@ struct Table {
   __m256 low, high;
   explicit Table(const float* t) : low(_mm256_loadu_ps(t)), high(_mm256_loadu_ps(t + 8)) {}
 };
+template <int BITS>
+constexpr int codes_seen() { return 1; }
 template <int BITS>
 QUANTKV_INLINE __m256 lookup(const Table& t, __m256i words, int shift) {
   __m256i index = _mm256_srli_epi32(words, shift);
@@ -298,6 +302,8 @@ struct Table {
   float t[16];
   explicit Table(const float* from) { std::memcpy(t, from, sizeof t); }
 };
+template <int BITS>
+constexpr int codes_seen() { return 1; }
 template <int BITS>
 QUANTKV_INLINE F16 lookup(const Table& t, U16 words, int shift) {
   return each_lane([&](int l) { return t.t[(words.v[l / 4][l % 4] >> shift) & ((1 << BITS) - 1)]; });

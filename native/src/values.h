@@ -16,12 +16,13 @@ class Values {
       : r_(r), f_(*r.value.format), codes_(f_), queries_(r.ratio * r.queries),
         vectors_(vectors_of(f_)), page_(f_.page_tokens), groups_(f_.has_scale ? groups_of(f_) : 1) {
     choose();
+    list_parts();
     const int64_t n = groups_ * page_ > vectors_ * LANES ? groups_ * page_ : vectors_ * LANES;
     scale_.resize(n);
     zero_.resize(n);
     meta_.resize(2 * n);
     weights_.resize(groups_ * QUERIES * page_);
-    lost_.resize(groups_ * QUERIES);
+    lost_.resize(groups_ * queries_ * LANES);
     line_.resize(TILE * vectors_ * LANES);
     if (how_ == slow) decoded_.resize(page_ * vectors_ * LANES);
   }
@@ -57,16 +58,17 @@ class Values {
 
   void packed(int64_t begin, int64_t end, int64_t position) {
     const auto& pages = (*r_.value.pages)[size_t(row_)];
+    for (int64_t i = 0; how_ == tokens && i < groups_ * queries_ * LANES; ++i) lost_[i] = 0.0f;
     for (int64_t at = begin; at < end;) {
       const int64_t page = at / page_, stop = least(end, (page + 1) * page_);
       const uint8_t* record = pages[size_t(page)];
       next_ = size_t(page) + 1 < pages.size() ? pages[size_t(page) + 1] : record;
-      codes_.prefetch_scales(next_, head_);
       const float* p = p_ + (position + at - begin - low_);
       if (mass_) add_mass(p, stop - at);
       rows(record, at - page * page_, stop - page * page_, p);
       at = stop;
     }
+    if (how_ == tokens) add_zeros();
   }
 
  private:
@@ -82,6 +84,17 @@ class Values {
       step_ = step_ > panel_step(f_, width) ? step_ : panel_step(f_, width);
     }
     if (how_ == tokens && groups_ > 1 && group % LANES) how_ = slow;
+  }
+
+  // The panels of a page, and the loops that read them.
+  void list_parts() {
+    for (int v = 0; v < vectors_ && how_ != slow; v += panel_at(f_, v).vectors) {
+      Part part{panel_at(f_, v), {}, {}};
+      const int width = part.panel.vectors, shared = width < shared_ ? width : shared_;
+      for (int i = 0; i < width; ++i) part.group[i] = groups_ == 1 ? 0 : (v + i) * LANES / f_.share_channels;
+      for (int m = 1; m <= QUERIES; ++m) part.run[m] = panel_for(kind_of(f_), m, width, how_ == tokens ? shared : 4);
+      parts_.push_back(part);
+    }
   }
 
   void add_mass(const float* p, int64_t n) {
@@ -119,24 +132,26 @@ class Values {
     if (how_ == slow) return slow_rows(record, from, to, p);
     if (how_ == tokens) spread_tokens(record, from, to);
     for (int64_t m = 0; m < queries_; m += QUERIES) {
-      weigh(m, from, to, p);
+      Coefficients c = weigh(m, from, to, p);
       if (how_ == channels) {
-        by_channels(record, m, from, to);
+        by_channels(record, c, m, from, to);
         continue;
       }
-      for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
-        const Panel panel = panel_at(f_, v);
-        const int shared = panel.vectors < shared_ ? panel.vectors : shared_;
-        Coefficients c(weights_.data(), page_, count(m));
-        for (int i = 0; i < panel.vectors; ++i) c.a[i] = &weights_[group_at(v + i) * QUERIES * page_];
-        accumulate(codes_.source(record, next_, head_, panel), panel, c, m, from / step_ * step_, rounded_up(to, step_), packed_sums_,
-                   panel_for(kind_of(f_), count(m), panel.vectors, shared));
+      for (const Part& part : parts_) {
+        for (int i = 0; how_ == tokens && i < part.panel.vectors; ++i) c.a[i] = &weights_[part.group[i] * QUERIES * page_];
+        accumulate(source(record, part.panel), part.panel, c, m, from / step_ * step_,
+                   rounded_up(to, step_), packed_sums_, part.run[c.queries]);
       }
-      if (how_ == tokens) add_zeros(m);
     }
   }
 
-  int64_t group_at(int vector) const { return groups_ == 1 ? 0 : vector * LANES / f_.share_channels; }
+  // The first panel's loop fetches the scales of the next page too.
+  Source source(const uint8_t* record, const Panel& panel) const {
+    Source s = codes_.source(record, next_, head_, panel);
+    const int64_t all = page_ / f_.share_tokens * groups_;
+    if (panel.first_vector == 0) codes_.fetch_scales(s, next_, codes_.meta_at(head_, 0, groups_), all, page_);
+    return s;
+  }
 
   // Scale and zero of each token of a page, for each group of channels.
   void spread_tokens(const uint8_t* record, int64_t from, int64_t to) {
@@ -156,75 +171,93 @@ class Values {
       }
   }
 
-  // Probabilities of query rows from m on, times the tokens' scales, with zeros around [from, to); and what the zeros
-  // of the codes add.
-  void weigh(int64_t m, int64_t from, int64_t to, const float* p) {
+  // Probabilities of query rows from m on, times the tokens' scales where they have their own, with zeros around
+  // [from, to); and what the zeros of the codes add.
+  Coefficients weigh(int64_t m, int64_t from, int64_t to, const float* p) {
     const int64_t low = from / step_ * step_, high = rounded_up(to, step_);
-    for (int64_t g = 0; g < (how_ == tokens ? groups_ : 1); ++g)
+    if (how_ != tokens && low == from && high == to) return {p + m * stride_ - from, stride_, count(m)};
+    for (int64_t g = 0; g < (how_ == tokens ? groups_ : 1); ++g) {
+      float* w = &weights_[g * QUERIES * page_];
       for (int i = 0; i < count(m); ++i) {
-        float* w = &weights_[(g * QUERIES + i) * page_];
-        const float* from_p = p + (m + i) * stride_;
-        for (int64_t t = low; t < from; ++t) w[t] = 0.0f;
-        for (int64_t t = to; t < high; ++t) w[t] = 0.0f;
-        if (how_ == tokens)
-          lost_[g * QUERIES + i] = weighted(from_p, &scale_[g * page_ + from], &zero_[g * page_ + from], w + from, to - from);
-        else
-          std::memcpy(w + from, from_p, size_t(to - from) * sizeof(float));
+        for (int64_t t = low; t < from; ++t) w[i * page_ + t] = 0.0f;
+        for (int64_t t = to; t < high; ++t) w[i * page_ + t] = 0.0f;
+        if (how_ != tokens) std::memcpy(w + i * page_ + from, p + (m + i) * stride_, size_t(to - from) * sizeof(float));
+      }
+      int i = how_ == tokens ? 0 : count(m);
+      for (; i + QUERIES <= count(m); i += QUERIES) weigh_rows<QUERIES>(g, m + i, p, w + i * page_, from, to);
+      for (; i < count(m); ++i) weigh_rows<1>(g, m + i, p, w + i * page_, from, to);
+    }
+    return {weights_.data(), page_, count(m)};
+  }
+
+  // M query rows from m on with the scales and zeros of one group of channels.
+  template <int M>
+  void weigh_rows(int64_t group, int64_t m, const float* p, float* w, int64_t from, int64_t to) {
+    const float *scale = &scale_[group * page_ + from], *zero = &zero_[group * page_ + from], *in = p + m * stride_;
+    const int64_t n = to - from, whole = n / LANES * LANES, stride = stride_, page = page_;
+    float *lost = &lost_[(group * queries_ + m) * LANES], *out = w + from;
+    F16 total[M];
+QUANTKV_UNROLL(4)
+    for (int i = 0; i < M; ++i) total[i] = load(lost + i * LANES);
+    for (int64_t t = 0; t < whole; t += LANES) {
+      const F16 by = load(scale + t), add = load(zero + t);
+QUANTKV_UNROLL(4)
+      for (int i = 0; i < M; ++i) {
+        const F16 x = load(in + i * stride + t);
+        store(out + i * page + t, x * by);
+        total[i] = fma(x, add, total[i]);
+      }
+    }
+QUANTKV_UNROLL(4)
+    for (int i = 0; i < M; ++i) store(lost + i * LANES, total[i]);
+    for (int i = 0; i < M; ++i)
+      for (int64_t t = whole; t < n; ++t) {
+        out[i * page + t] = in[i * stride + t] * scale[t];
+        lost[i * LANES + t - whole] += in[i * stride + t] * zero[t];
       }
   }
 
-  static float weighted(const float* p, const float* scale, const float* zero, float* out, int64_t n) {
-    F16 total = splat(0);
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-      store(out + i, load(p + i) * load(scale + i));
-      total = fma(load(p + i), load(zero + i), total);
-    }
-    float rest = sum(total);
-    for (; i < n; ++i) {
-      out[i] = p[i] * scale[i];
-      rest += p[i] * zero[i];
-    }
-    return rest;
-  }
-
-  void add_zeros(int64_t m) {
-    for (int i = 0; i < count(m); ++i)
-      for (int v = 0; v < vectors_; ++v) {
-        float* at = packed_sums_ + ((m + i) * vectors_ + v) * LANES;
-        store(at, load(at) + splat(lost_[group_at(v) * QUERIES + i]));
-      }
+  void add_zeros() {
+    for (const Part& part : parts_)
+      for (int64_t m = 0; m < queries_; ++m)
+        for (int v = 0; v < part.panel.vectors; ++v) {
+          float* at = packed_sums_ + (m * vectors_ + part.panel.first_vector + v) * LANES;
+          store(at, load(at) + splat(sum(load(&lost_[(part.group[v] * queries_ + m) * LANES]))));
+        }
   }
 
   // Each group of tokens summed apart, then scaled channel by channel.
-  void by_channels(const uint8_t* record, int64_t m, int64_t from, int64_t to) {
+  void by_channels(const uint8_t* record, const Coefficients& c, int64_t m, int64_t from, int64_t to) {
     const int64_t share = f_.share_tokens;
     for (int64_t entry = from / share; entry * share < to; ++entry) {
       const int64_t low = entry * share > from ? entry * share : from, high = least((entry + 1) * share, to);
       scales_of(f_, record, codes_.meta_at(head_, entry, groups_), f_.head_dim, scale_.data(), zero_.data());
       float p[QUERIES];
-      for (int i = 0; i < count(m); ++i) p[i] = sum_of(&weights_[i * page_], low, high);
-      for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
-        const Panel panel = panel_at(f_, v);
-        channel_panel(codes_.source(record, next_, head_, panel), panel, m, low / step_ * step_, rounded_up(high, step_), p);
+      for (int i = 0; i < c.queries; ++i) p[i] = sum_of(c.a[0] + i * c.stride, low, high);
+      for (const Part& part : parts_) {
+        F16 acc[QUERIES * 4];
+        for (int i = 0; i < c.queries * part.panel.vectors; ++i) acc[i] = splat(0);
+        part.run[c.queries](source(record, part.panel), c, int(low / step_ * step_), int(rounded_up(high, step_)), acc);
+        if (c.queries == QUERIES && part.panel.vectors == 4) add_scaled<QUERIES, 4>(part.panel, m, acc, p);
+        else add_scaled<0, 0>(part.panel, m, acc, p);
       }
     }
   }
 
-  void channel_panel(const Source& source, const Panel& panel, int64_t m, int64_t from, int64_t to, const float* p) {
-    const int n = count(m), width = panel.vectors;
-    const Coefficients c(weights_.data(), page_, n);
-    F16 acc[QUERIES * 4];
-    for (int i = 0; i < n * width; ++i) acc[i] = splat(0);
-    panel_for(kind_of(f_), n, width, 4)(source, c, int(from), int(to), acc);
-    for (int v = 0; v < width; ++v) {
-      const int64_t lane = (panel.first_vector + v) * LANES;
-      const F16 scale = load(&scale_[lane]), zero = load(&zero_[lane]);
-      for (int i = 0; i < n; ++i) {
-        float* at = packed_sums_ + (m + i) * vectors_ * LANES + lane;
-        store(at, fma(scale, acc[i * width + v], fma(zero, splat(p[i]), load(at))));
+  // One group's sums `acc` [rows][vectors], scaled, and its zeros times the probabilities. M rows and NV vectors; 0:
+  // as many as there are.
+  template <int M, int NV>
+  void add_scaled(const Panel& panel, int64_t m, const F16* acc, const float* p) {
+    const int n = M ? M : count(m), width = NV ? NV : panel.vectors;
+    const int64_t first = panel.first_vector * LANES, row = vectors_ * LANES;
+    float* sums = packed_sums_ + m * row + first;
+    const float *scale = &scale_[first], *zero = &zero_[first];
+    for (int i = 0; i < n; ++i, sums += row)
+QUANTKV_UNROLL(4)
+      for (int v = 0; v < width; ++v) {
+        const F16 shifted = fma(load(zero + v * LANES), splat(p[i]), load(sums + v * LANES));
+        store(sums + v * LANES, fma(load(scale + v * LANES), acc[i * width + v], shifted));
       }
-    }
   }
 
   static float sum_of(const float* w, int64_t low, int64_t high) {
@@ -250,6 +283,13 @@ class Values {
       }
   }
 
+  // A panel, the group of channels of each of its vectors, and the loop for so many query rows.
+  struct Part {
+    Panel panel;
+    int64_t group[4];
+    PanelFn run[QUERIES + 1];
+  };
+
   const Request& r_;
   const Format& f_;
   const Codes codes_;
@@ -257,6 +297,7 @@ class Values {
   const int vectors_;
   const int64_t page_, groups_;
   How how_ = raw;
+  std::vector<Part> parts_;
   int shared_ = 4;     // vectors that share probabilities
   int64_t step_ = 1;   // rows that the loaders of all panels can start at
   int row_ = 0, head_ = 0;

@@ -98,6 +98,11 @@ class PageStore:
                     tokens[number] = max(tokens.get(number, 0), min(page, used - i * page))
         return sum(tokens.values()) * self.layout.record_bytes // page
 
+    def reserve(self, tokens: Sequence[int]) -> None:
+        """Have the memory that so many tokens of each row need."""
+        page = self.layout.page_tokens
+        self.pool.reserve(sum(max(0, -(-n // page) - len(t)) for n, t in zip(tokens, self.tables)))
+
     def append(self, rows: Sequence[int], x: Tensor) -> None:
         """Encode `[len(rows), H, T, D]` and add it to `rows`, which must hold equally many tokens; T is
         whole groups."""

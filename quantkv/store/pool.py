@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quantkv import native
-from quantkv.store.layout import PageLayout, next_slab_pages
+from quantkv.store.layout import PageLayout, allocated_pages
 
 HUGE_SLAB = 1 << 22
 """Slabs of so many bytes ask the system for large memory pages: a head's pieces lie far apart, and looking up
@@ -38,13 +38,15 @@ class PagePool:
 
     def ensure(self, pages_per_row: int) -> None:
         """Allocate as much as `pages_per_row` pages of every row need."""
-        while len(self._refs) < pages_per_row * self.unit:
-            self._grow()
+        self._reach(pages_per_row * self.unit)
+
+    def reserve(self, count: int) -> None:
+        """Have `count` unused pages. Many at once come in one piece, which large memory pages can back."""
+        self._reach(len(self._refs) - len(self._free) + count)
 
     def take(self, count: int) -> list[int]:
         """`count` unused pages, each with one owner."""
-        while len(self._free) < count:
-            self._grow()
+        self.reserve(count)
         taken, self._free = self._free[:count], self._free[count:]
         for number in taken:
             self._refs[number] = 1
@@ -94,9 +96,12 @@ class PagePool:
             first, last = numbers[low] - base, numbers[high - 1] + 1 - base
             yield low, high, self.slabs[slab][first:last]
 
-    def _grow(self) -> None:
+    def _reach(self, pages: int) -> None:
+        """Allocate so that there are `pages` pages: as many as had they come one by one."""
         total = len(self._refs)
-        slots = self.unit * next_slab_pages(total // self.unit)
+        slots = self.unit * allocated_pages(-(-pages // self.unit)) - total
+        if pages <= total:
+            return
         slab = torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device)
         if slab.nbytes >= HUGE_SLAB and self.device.type == "cpu" and native.kernels() is not None:
             native.kernels().want_huge_pages(slab.data_ptr(), slab.nbytes)

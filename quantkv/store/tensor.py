@@ -153,6 +153,7 @@ class TensorStore:
             self.ring.write(start, old.read(start, self.length))
 
     def _pack(self, view: View, length: int) -> None:
+        self.pages.reserve([self.packed(row, length) for row in range(self.rows)])
         for pad, rows in self.row_groups():
             done = self.pages.used[rows[0]]
             todo = self.packed(rows[0], length)

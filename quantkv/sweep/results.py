@@ -130,8 +130,8 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     asked, ran = row.get("requested") or {}, row.get("effective") or {}
     made = row.get("provenance") or {}
     flat: dict[str, Any] = {name: row.get(name) for name in ("kind", "status", "reason", "key")}
-    flat |= {name: asked.get(name) for name in ("model", "revision")}
-    flat["weights"] = made.get("weights", asked.get("weights"))
+    flat["model"] = asked.get("model")
+    flat |= {name: made.get(name) or asked.get(name) for name in ("revision", "weights")}  # found, else asked
     flat |= {
         name: asked.get(name) for name in ("dtype", "attn", "format", "spec", "context", "batch", "seed")
     }
