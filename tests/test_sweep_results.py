@@ -72,7 +72,7 @@ def test_no_nan_or_infinity_reaches_a_file(tmp_path: Path) -> None:
 
 def test_the_revision_found_is_what_the_frame_says() -> None:
     found = row(provenance={"revision": "sha256:ab", "weights": "float32"})
-    assert to_frame([found, row()])["revision"].tolist() == ["sha256:ab", None]
+    assert to_frame([found, row()])["revision"].fillna("none").tolist() == ["sha256:ab", "none"]
 
 
 def test_truncated_and_foreign_files_are_reported_once_and_left_alone(tmp_path: Path) -> None:
