@@ -71,6 +71,7 @@ class FakeSession:
 
     def row(self, cell: Cell, result: Mapping[str, Any], key: str) -> dict[str, Any]:
         made = {"seconds": result.get("seconds"), "started": time.time()}
+        made |= {"keyed": cell.keyed(self.facts(cell))}
         outcome = {"key": key, "status": result["status"], "reason": result.get("reason")}
         section = result.get(cell.kind)
         return build_row(

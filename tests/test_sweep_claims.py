@@ -33,6 +33,15 @@ def test_a_claim_is_exclusive_until_given_up(tmp_path: Path) -> None:
         assert second.take("k")
 
 
+def test_a_claim_says_which_cell_it_is(tmp_path: Path) -> None:
+    with Claims(tmp_path) as claims:
+        claims.take("k", "speed  int4-head, context 512")
+        stale = write_claim(claims, started="other", cell="of the dead")
+        claims._held.clear()
+        assert claims.take("k", "speed  int4-head, context 512")
+        assert json.loads(stale.read_text())["cell"] == "speed  int4-head, context 512"
+
+
 def test_all_claims_are_given_up_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Claims(tmp_path) as claims:
         claims.take("k")

@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 
 import quantkv.planner.sizes
 from quantkv.cli import app
+from quantkv.evaluation import METRIC_VERSIONS
 from quantkv.planner.sizes import Memory
 from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.costs import Past, cell_costs
 from quantkv.sweep.grid import Cell, expand
+from quantkv.sweep.versions import CODEC_VERSION
 
 TOKEN = 2 * 2 * 2 * 32 * 4
 """Bytes of one exact token of random-llama: two layers, keys and values, two heads of 32 in float32."""
@@ -26,15 +28,11 @@ def sweep(out: Path, **settings: Any) -> Sweep:
 
 
 def finished(cell: Cell, seconds: float, **changes: Any) -> dict[str, Any]:
-    row = {
-        "schema": 1,
-        "kind": cell.kind,
-        "key": str(id(cell)),
-        "status": "ok",
-        "requested": cell.requested(),
-    }
-    protocol = {**cell.protocol, "threads": 64, "text_sha256": "0"}
-    return row | {"protocol": protocol, cell.kind: {}, "provenance": {"seconds": seconds}} | changes
+    """The row of a cell, whose key was made of facts that only a loaded model tells."""
+    facts = {"fingerprint": "of the model", "codecs": CODEC_VERSION}
+    row = {"schema": 1, "kind": cell.kind, "key": cell.key(facts), "status": "ok", cell.kind: {}}
+    row |= {"requested": cell.requested(), "protocol": {**cell.protocol, "threads": 64, "text_sha256": "0"}}
+    return row | {"provenance": {"seconds": seconds, "keyed": cell.keyed(facts)}} | changes
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> None:
@@ -83,19 +81,69 @@ def test_times_come_from_rows_of_the_same_model_and_kind(tmp_path: Path) -> None
     past = Past(settings)
     assert [cell for cell in cells if past.has(cell)] == [done]
     seconds, unknown = past.seconds(cell for cell in cells if cell.context == 512)
-    assert (seconds, unknown) == (20.0, ["speed"])
-    assert past.seconds([by["speed", 512, "dynamic"]]) == (0.0, ["speed"])
+    assert (seconds, unknown) == (20.0, {"speed": 2})
+    assert past.seconds([by["speed", 512, "dynamic"]]) == (0.0, {"speed": 1})
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"status": "failed"}, {"requested": {"model": "random-llama", "context": 512}}, {"protocol": {}}],
+    [{"status": "failed"}, {"requested": {"model": "random-llama", "context": 512}}, {"key": "0" * 64}],
 )
 def test_rows_of_other_questions_finish_no_cell(tmp_path: Path, change: dict[str, Any]) -> None:
     settings = sweep(tmp_path / "r")
     cells = expand(settings)
     write(tmp_path / "r", finished(cells[0], 1.0, **change))
     assert not any(Past(settings).has(cell) for cell in cells)
+
+
+def quality_sweep(out: Path, protocol: dict[str, Any], **settings: Any) -> Sweep:
+    quality = {"protocol": protocol} | settings.pop("quality", {})
+    return sweep(out, memory=None, quality=quality, **settings)
+
+
+def test_settings_count_as_they_were_asked_for_not_as_they_turned_out(tmp_path: Path) -> None:
+    """A tokenizer without a BOS, and a text of 7 whole windows: the row says none and 7."""
+    whole = {"whole": 64, "prefill": "stream"}
+    asked = quality_sweep(tmp_path / "r", whole, contexts=[64])
+    (cell,) = expand(asked)
+    row = finished(cell, 1.0)
+    row["protocol"] |= {"bos": "none", "windows": 7}
+    write(tmp_path / "r", row)
+    assert Past(asked).has(cell)
+    for changed in ({"windows": 7}, {"bos": "none"}):
+        (other,) = expand(quality_sweep(tmp_path / "r", whole | changed, contexts=[64]))
+        assert not Past(asked).has(other), changed
+
+
+def test_a_seed_counts_where_it_picks(tmp_path: Path) -> None:
+    first, second = (quality_sweep(tmp_path / "r", {}, seeds=[seed], speed={}) for seed in (0, 1))
+    write(tmp_path / "r", *(finished(cell, 1.0) for cell in expand(first)))
+    assert [cell.kind for cell in expand(second) if Past(second).has(cell)] == ["speed", "speed"]
+
+
+@pytest.mark.parametrize(
+    "made, other",
+    [
+        ({"quality": {}}, {"quality": {"text": "another.txt"}}),
+        ({"speed": {"threads": 64}}, {"speed": {"threads": 1}}),
+    ],
+)
+def test_another_text_or_number_of_threads_is_another_question(
+    tmp_path: Path, made: dict[str, Any], other: dict[str, Any]
+) -> None:
+    before, after = (sweep(tmp_path / "r", memory=None, **settings) for settings in (made, other))
+    write(tmp_path / "r", *(finished(cell, 1.0) for cell in expand(before)))
+    assert all(Past(before).has(cell) for cell in expand(before))
+    assert not any(Past(after).has(cell) for cell in expand(after))
+
+
+def test_rows_of_older_metrics_are_to_be_measured_again(tmp_path: Path) -> None:
+    settings = sweep(tmp_path / "r")
+    cells = expand(settings)
+    row = finished(cells[0], 1.0)
+    row["provenance"]["metrics"] = {"memory": METRIC_VERSIONS["memory"] - 1}
+    write(tmp_path / "r", row)
+    assert not Past(settings).has(cells[0])
 
 
 def test_a_dry_run_says_what_does_not_fit_and_how_long(

@@ -29,6 +29,7 @@ from quantkv.sweep.runner import run_sweep
 from quantkv.watching.claimed import read_claims, workers
 from quantkv.watching.planned import Plan
 from quantkv.watching.snapshot import Folder, rate
+from quantkv.watching.view import log_line
 
 CONFIG = """
 schema: 1
@@ -88,11 +89,37 @@ def test_claims_are_cells_that_run_until_their_owner_is_silent(tmp_path: Path) -
     assert Folder(tmp_path).look().done
 
 
+def test_running_cells_are_named(tmp_path: Path) -> None:
+    """Seven cells of a block, and one whose owner is silent: five are named, two counted, that one not."""
+    fill(tmp_path)
+    with Claims(tmp_path) as claims:
+        for number in range(8):
+            claims.take(f"{number}" * 64, f"speed  format{number}, context 512")
+        silent = tmp_path / ".claims" / f"{'7' * 64}.json"
+        os.utime(silent, (0, 0))
+        seen = Folder(tmp_path).look()
+        once = command(tmp_path, "--once").output
+    assert [claim.cell for claim in seen.claims][:2] == [f"speed  format{n}, context 512" for n in (0, 1)]
+    assert [n for n in range(8) if f"running: speed  format{n}, context 512" in once] == [0, 1, 2, 3, 4]
+    assert "and 2 cells more of" in once
+    assert log_line(seen).endswith("1 stale; running speed  format0, context 512")
+
+
+def test_a_sweep_claims_its_cells_by_their_titles(tmp_path: Path) -> None:
+    titles: list[list[str]] = []
+
+    def look(cell: Any) -> None:
+        titles.append(sorted(claim.cell for claim in read_claims(tmp_path)))
+
+    run_sweep(sweep(tmp_path, contexts=[64]), measure=FakeMeasure(look), console=Console(quiet=True))
+    assert titles[0] == ["quality  int4-head, context 64", "quality  int8-head, context 64"]
+
+
 def test_a_claim_that_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / ".claims").mkdir()
     (tmp_path / ".claims" / "c.json").write_text("{")
     (claim,) = read_claims(tmp_path)
-    assert claim.worker == "unknown" and not claim.stale
+    assert (claim.worker, claim.cell) == ("unknown", "") and not claim.stale
 
 
 def test_a_plan_tells_what_is_to_come_and_how_long_it_takes(tmp_path: Path, config: Path) -> None:
@@ -102,7 +129,9 @@ def test_a_plan_tells_what_is_to_come_and_how_long_it_takes(tmp_path: Path, conf
     run_sweep(sweep(out, contexts=[64]), measure=FakeMeasure(), console=Console(quiet=True))
     seen = Folder(out, Plan(config, out)).look()
     assert (seen.total, seen.status("ok")) == (CELLS, CELLS - 3) and not seen.done
-    assert seen.left_is_whole and seen.left_seconds == pytest.approx(3 * 0.5 * 1.5)  # half grows with context
+    assert not seen.left_unknown and seen.left_seconds == pytest.approx(
+        3 * 0.5 * 1.5
+    )  # half grows with context
     run_sweep(sweep(out), measure=FakeMeasure(), console=Console(quiet=True))
     seen = Folder(out, Plan(config, out)).look()
     assert seen.done and seen.with_rows == CELLS and seen.left_seconds is None

@@ -46,9 +46,9 @@ def grid(settings: Sweep) -> dict[str, Any]:
     whether it has a row; seconds for those without one, and the kinds of which nothing is known."""
     from quantkv.planner.sizes import free_memory
     from quantkv.sweep.costs import Past, cell_costs
-    from quantkv.sweep.grid import expand
+    from quantkv.sweep.shards import planned
 
-    cells = expand(settings)
+    cells = planned(settings)
     free, past = free_memory(), Past(settings)
     seconds, unknown = past.seconds(cell for cell in cells if not past.has(cell))
     told = [
@@ -56,7 +56,7 @@ def grid(settings: Sweep) -> dict[str, Any]:
         | {"cache_bytes": cost.cache, "fits": cost.fits(free.nbytes), "finished": past.has(cell)}
         for cell, cost in zip(cells, cell_costs(cells))
     ]
-    time = {"seconds": seconds, "no_estimate_for": unknown}
+    time = {"seconds": seconds, "no_estimate_for": list(unknown)}
     return {"out": str(settings.run.out), "free_bytes": free.nbytes, **time, "cells": told}
 
 

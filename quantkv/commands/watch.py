@@ -73,14 +73,14 @@ def _live(folder: Folder, console: Console) -> Snapshot:
 
 def _lines(folder: Folder) -> Snapshot:
     """A line whenever a count changes: what a log can hold."""
-    from quantkv.watching.view import line
+    from quantkv.watching.view import log_line
 
     told = None
     while True:
         seen = folder.look()
         counts = (seen.counts, seen.running, seen.stale, seen.done)
         if counts != told:
-            typer.echo(line(seen))
+            typer.echo(log_line(seen))
             told = counts
         if seen.done:
             return seen

@@ -45,14 +45,14 @@ class Claims:
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-    def take(self, key: str) -> bool:
-        """True when the cell is now ours."""
+    def take(self, key: str, title: str = "") -> bool:
+        """True when the cell is now ours; its ``title`` is for those who watch."""
         path = self._path(key)
         if path in self._held:
             return True
-        if self._create(path):
+        if self._create(path, title):
             return True
-        return is_stale(path) and self._take_over(path)
+        return is_stale(path) and self._take_over(path, title)
 
     def is_free(self, key: str) -> bool:
         """Whether nobody who lives holds the cell; ``take`` decides."""
@@ -66,7 +66,7 @@ class Claims:
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
 
-    def _create(self, path: Path) -> bool:
+    def _create(self, path: Path, title: str) -> bool:
         """Held first and made after, so that an interruption in between leaves no claim behind."""
         self._held.add(path)
         try:
@@ -75,12 +75,12 @@ class Claims:
             self._held.discard(path)
             return False
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(_myself(), file)
+            json.dump(_myself() | {"cell": title}, file)
         return True
 
-    def _take_over(self, path: Path) -> bool:
+    def _take_over(self, path: Path, title: str) -> bool:
         lock = path.with_suffix(".takeover")
-        if not self._create(lock):
+        if not self._create(lock, title):
             if is_stale(lock):
                 lock.unlink(missing_ok=True)
             return False
@@ -88,7 +88,7 @@ class Claims:
             if not is_stale(path):
                 return False
             path.unlink(missing_ok=True)
-            return self._create(path)
+            return self._create(path, title)
         finally:
             self._give_up(lock)
 

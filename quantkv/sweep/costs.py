@@ -3,13 +3,13 @@ are finished."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
+from quantkv.sweep.answers import Row, answers, place
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Cell, blocks
@@ -89,33 +89,30 @@ class Past:
         out = Path(sweep.run.out)
         rows = read_rows(out, warn=lambda message: None) if out.is_dir() else []
         self._rows = [row for row in rows if row["status"] == "ok"]
+        self._by_place: dict[tuple[str, ...], list[Row]] = {}
+        for row in self._rows:
+            self._by_place.setdefault(place(row["kind"], row["requested"]), []).append(row)
         self._workers = {"memory": sweep.memory.workers if sweep.memory else 1}
 
     def has(self, cell: Cell) -> bool:
         """Whether a row answers the same question; that its model and text are still the same shows later."""
-        asked = _plain(cell.requested(), "format")
-        protocol = _plain(cell.protocol, "threads")
-        return any(
-            row["kind"] == cell.kind
-            and asked == {name: row["requested"].get(name) for name in asked}
-            and protocol == {name: (row.get("protocol") or {}).get(name) for name in protocol}
-            for row in self._rows
-        )
+        there = self._by_place.get(place(cell.kind, cell.requested()), [])
+        return any(answers(row, cell) for row in there)
 
-    def seconds(self, cells: Iterable[Cell]) -> tuple[float, list[str]]:
-        """Time for these cells, and the kinds (by model, where there are several) of which no row tells."""
-        total, unknown = 0.0, dict[str, None]()
+    def seconds(self, cells: Iterable[Cell]) -> tuple[float, dict[str, int]]:
+        """Time for these cells, and how many there are of kinds (by model, where there are several) of which
+        no row tells."""
+        total, unknown = 0.0, dict[str, int]()
         by_model: dict[str, list[Cell]] = {}
         for cell in cells:
             by_model.setdefault(cell.model.id, []).append(cell)
         for model, own in by_model.items():
             forecast = self._forecast(model)
-            for kind in dict.fromkeys(cell.kind for cell in own):
-                seconds, known = forecast.left((kind, cell.context) for cell in own if cell.kind == kind)
-                total += seconds
-                if not known:
-                    unknown[kind if len(by_model) == 1 else f"{kind} of {model}"] = None
-        return total, list(unknown)
+            seconds, missing = forecast.left((cell.kind, cell.context) for cell in own)
+            total += seconds
+            for kind, count in missing.items():
+                unknown[kind if len(by_model) == 1 else f"{kind} of {model}"] = count
+        return total, unknown
 
     def _forecast(self, model: str) -> Forecast:
         forecast = Forecast(self._workers)
@@ -124,8 +121,3 @@ class Past:
             if row["requested"].get("model") == model and isinstance(seconds, int | float):
                 forecast.learn(row["kind"], row["requested"]["context"], seconds)
         return forecast
-
-
-def _plain(values: Mapping[str, Any], without: str) -> dict[str, Any]:
-    """As a row's JSON holds it."""
-    return json.loads(json.dumps({name: value for name, value in values.items() if name != without}))

@@ -37,16 +37,16 @@ class Forecast:
             self._clock[kind] += seconds
             self._booked[kind] += self._rounds(kind, cells) * self._cost(kind, context)
 
-    def left(self, cells: Iterable[tuple[str, int]]) -> tuple[float, bool]:
-        """Seconds for these (kind, context) cells, and whether that is all of them: cells of a kind of which
-        none has finished yet are left out."""
-        counts = Counter(cells)
-        known = {cell: count for cell, count in counts.items() if cell[0] in self._seen}
-        seconds = (
-            self._rounds(kind, count) * self._cost(kind, at) * self._shared(kind)
-            for (kind, at), count in known.items()
-        )
-        return sum(seconds), len(known) == len(counts)
+    def left(self, cells: Iterable[tuple[str, int]]) -> tuple[float, dict[str, int]]:
+        """Seconds for these (kind, context) cells, and how many there are of each kind of which none has
+        finished: those are not in the seconds, since nothing tells how long they take."""
+        seconds, unknown = 0.0, Counter[str]()
+        for (kind, at), count in Counter(cells).items():
+            if kind in self._seen:
+                seconds += self._rounds(kind, count) * self._cost(kind, at) * self._shared(kind)
+            else:
+                unknown[kind] += count
+        return seconds, dict(unknown)
 
     def _shared(self, kind: str) -> float:
         booked = self._booked[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,15 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def time_left(seconds: float, unknown: Mapping[str, int]) -> str:
+    """``about 3 min left + unknown for 16 memory cells``; empty where there is nothing worth saying."""
+    known = f"about {duration(seconds)} left" if seconds >= 0.5 else ""
+    if not unknown:
+        return known
+    cells = " and ".join(f"{count} {kind}" for kind, count in unknown.items())
+    return f"{known + ' +' if known else 'time left'} unknown for {cells} cells"
 
 
 class Display:
@@ -99,9 +108,7 @@ class Display:
         return escape(f"[{self._done}/{self._total}]")
 
     def _left(self) -> str:
-        """Empty while nothing worth saying is known, a lower bound until cells of all kinds have finished."""
-        seconds, whole = self.forecast.left((cell.kind, cell.context) for cell in self._open.values())
-        return f"{'about' if whole else 'at least'} {duration(seconds)} left" if seconds >= 0.5 else ""
+        return time_left(*self.forecast.left((cell.kind, cell.context) for cell in self._open.values()))
 
     def _make_bar(self) -> Progress:
         columns = (

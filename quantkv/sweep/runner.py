@@ -18,6 +18,7 @@ from rich.console import Console
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation.rows import build_row
+from quantkv.sweep.answers import UNOPENED
 from quantkv.sweep.claims import Claims, prepare_folder
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.failures import describe, reason
@@ -31,8 +32,6 @@ from quantkv.sweep.summary import Summary
 from quantkv.sweep.timing import terminate_as_interrupt
 
 WAIT_SECONDS = 1.0
-UNOPENED = {"model": "not loaded"}
-"""The facts of a cell whose model could not be loaded."""
 
 Result = Mapping[str, Any]
 OnArm = Callable[[Cell, Result], None]
@@ -234,7 +233,7 @@ class _Runner:
     def _run_block(self, block: Block, session: Session) -> list[Cell]:
         """Measure a block; returns the cells of it that other workers hold."""
         open_cells = [cell for cell in block.cells if not self._done_elsewhere(cell)]
-        claimed = [cell for cell in open_cells if self.claims.take(self.keys[id(cell)])]
+        claimed = [cell for cell in open_cells if self.claims.take(self.keys[id(cell)], cell.title)]
         try:
             mine = [cell for cell in claimed if not self._done_elsewhere(cell)]  # a moment ago
             runnable = tuple(cell for cell in mine if self._can_run(cell, session))

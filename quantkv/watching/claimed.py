@@ -14,10 +14,12 @@ from quantkv.sweep.claims import is_stale
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A cell that somebody took. ``heartbeat`` is the age of the last sign of life in seconds; a stale claim
-    is one whose owner ended, or gave no sign for too long: the next worker takes it over."""
+    """A cell that somebody took, by its key and its title ("" where the file cannot be read). ``heartbeat``
+    is the age of the last sign of life in seconds; a stale claim is one whose owner ended, or gave no sign
+    for too long: the next worker takes it over."""
 
     key: str
+    cell: str
     worker: str
     heartbeat: float
     stale: bool
@@ -64,4 +66,5 @@ def _read(path: Path) -> Claim | None:
         owner = None
     named = isinstance(owner, dict) and "host" in owner
     worker = f"{owner['host']} process {owner.get('pid')}" if named else "unknown"
-    return Claim(path.stem, worker, age, is_stale(path))
+    title = str(owner.get("cell") or "") if named else ""
+    return Claim(path.stem, title, worker, age, is_stale(path))

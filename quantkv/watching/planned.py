@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from quantkv.sweep.answers import Row, answers, place
 from quantkv.sweep.config import load_config
 from quantkv.sweep.costs import Past
 from quantkv.sweep.grid import Cell
 from quantkv.sweep.shards import planned
 
-Row = Mapping[str, Any]
 RANK = ("failed", "skipped", "ok")
-FOUND_LATER = ("bos", "text", "threads", "windows")
-"""Settings that a row holds as they turned out, not as they were asked for."""
 
 
 class Plan:
@@ -27,31 +24,20 @@ class Plan:
 
     def sort(self, rows: Iterable[Row]) -> tuple[list[Row], list[Cell]]:
         """The best row of each planned cell, and the cells that have none."""
-        by_place: dict[str, list[Row]] = {}
+        by_place: dict[tuple[str, ...], list[Row]] = {}
         for row in rows:
-            by_place.setdefault(_place(row["kind"], row["requested"]), []).append(row)
+            by_place.setdefault(place(row["kind"], row["requested"]), []).append(row)
         mine, without = [], []
         for cell in self.cells:
-            own = by_place.get(_place(cell.kind, cell.requested()), [])
-            answers = [row for row in own if _same(cell, row.get("protocol") or {})]
-            if answers:
-                mine.append(max(answers, key=lambda row: RANK.index(row["status"])))
+            near = by_place.get(place(cell.kind, cell.requested()), [])
+            own = [row for row in near if answers(row, cell)]
+            if own:
+                mine.append(max(own, key=lambda row: RANK.index(row["status"])))
             else:
                 without.append(cell)
         return mine, without
 
-    def seconds(self, cells: Iterable[Cell]) -> tuple[float, bool]:
-        """What these cells take one after the other, going by finished rows; whether that is all of them."""
-        total, unknown = Past(self.settings).seconds(cells)
-        return total, not unknown
-
-
-def _place(kind: str, asked: Mapping[str, Any]) -> str:
-    return json.dumps(
-        [kind, {name: value for name, value in asked.items() if name != "format"}], sort_keys=True
-    )
-
-
-def _same(cell: Cell, protocol: Mapping[str, Any]) -> bool:
-    asked = json.loads(json.dumps(dict(cell.protocol)))
-    return all(protocol.get(name) == value for name, value in asked.items() if name not in FOUND_LATER)
+    def seconds(self, cells: Iterable[Cell]) -> tuple[float, dict[str, int]]:
+        """What these cells take one after the other, going by finished rows, and how many there are of kinds
+        of which none tells."""
+        return Past(self.settings).seconds(cells)

@@ -25,8 +25,9 @@ MIN_RECENT = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """``counts`` are rows by kind and status. ``total`` and ``left_seconds`` are None where no sweep file
-    says what is to come, or no row how long it takes; ``left_is_whole`` is False for a lower bound.
-    ``opened``: some process is at work in the folder, though it may hold no cell just now."""
+    says what is to come, or no row how long it takes; ``left_unknown`` counts the cells of kinds of which
+    none has finished, which are not in the seconds. ``opened``: some process is at work in the folder,
+    though it may hold no cell just now."""
 
     folder: str
     counts: dict[str, dict[str, int]]
@@ -36,7 +37,7 @@ class Snapshot:
     failures: list[str]
     cells_per_minute: float | None
     left_seconds: float | None
-    left_is_whole: bool
+    left_unknown: dict[str, int]
 
     @property
     def with_rows(self) -> int:
@@ -70,12 +71,13 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the rows of a folder add up to, and the time of the cells without one."""
+    """What the rows of a folder add up to, the time of the cells without one, and how many of those are of a
+    kind whose time is unknown."""
 
     counts: dict[str, dict[str, int]]
     failures: list[str]
     seconds: float
-    whole: bool
+    unknown: dict[str, int]
 
 
 class Folder:
@@ -106,19 +108,19 @@ class Folder:
             failures=self._rows.failures,
             cells_per_minute=rate(list(times.values()), time.time()) if busy else None,
             left_seconds=self._rows.seconds / max(1, busy) if self._rows.seconds else None,
-            left_is_whole=self._rows.whole,
+            left_unknown=self._rows.unknown,
         )
 
     def _read(self) -> Rows:
         rows: Sequence[Row] = read_rows(self.path, warn=lambda _: None) if self.path.is_dir() else []
-        seconds, whole = 0.0, True
+        seconds, unknown = 0.0, dict[str, int]()
         if self.plan is not None:
             rows, without = self.plan.sort(rows)
-            seconds, whole = self.plan.seconds(without)
+            seconds, unknown = self.plan.seconds(without)
         kinds = dict.fromkeys(row["kind"] for row in rows)
         counts = {kind: dict(Counter(row["status"] for row in rows if row["kind"] == kind)) for kind in kinds}
         failures = [failure(row) for row in rows if row["status"] == "failed"]
-        return Rows(counts, failures, seconds, whole)
+        return Rows(counts, failures, seconds, unknown)
 
 
 def failure(row: Row) -> str:

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from quantkv.sweep.claims import STALE_SECONDS
-from quantkv.sweep.progress import duration
+from quantkv.sweep.progress import duration, time_left
 from quantkv.watching.claimed import workers
 from quantkv.watching.snapshot import Snapshot
 
 SHOWN_FAILURES = 5
+SHOWN_CELLS = 5
 BAR_WIDTH = 40
 
 
@@ -28,6 +29,12 @@ def line(seen: Snapshot) -> str:
     return ", ".join([_finished(seen), *_working(seen), *_pace(seen)])
 
 
+def log_line(seen: Snapshot) -> str:
+    """The line and the first of the cells that run; those of its block are taken together."""
+    titles = [claim.cell for claim in seen.claims if claim.cell and not claim.stale]
+    return "; running ".join([line(seen), *titles[:1]])
+
+
 def _parts(seen: Snapshot) -> Iterator[RenderableType]:
     yield Text(seen.folder, style="bold")
     if seen.total:
@@ -39,6 +46,7 @@ def _parts(seen: Snapshot) -> Iterator[RenderableType]:
         yield _kinds(seen)
     if seen.claims:
         yield _workers(seen)
+        yield from map(Text, _cells(seen))
     for words in seen.failures[-SHOWN_FAILURES:]:
         yield Text(f"failed: {words}", style="red")
     if len(seen.failures) > SHOWN_FAILURES:
@@ -68,8 +76,8 @@ def _working(seen: Snapshot) -> Iterator[str]:
 def _pace(seen: Snapshot) -> Iterator[str]:
     if seen.cells_per_minute is not None:
         yield f"{seen.cells_per_minute:.2g} rows a minute"
-    if seen.left_seconds is not None and not seen.done:
-        yield f"{'about' if seen.left_is_whole else 'at least'} {duration(seen.left_seconds)} left"
+    if not seen.done and (words := time_left(seen.left_seconds or 0.0, seen.left_unknown)):
+        yield words
 
 
 def _kinds(seen: Snapshot) -> Table:
@@ -90,3 +98,15 @@ def _workers(seen: Snapshot) -> Table:
         state = f"gone, or silent for over {STALE_SECONDS:.0f} s" if worker.stale else "running"
         table.add_row(worker.name, str(worker.cells), f"{duration(worker.heartbeat)} ago", state)
     return table
+
+
+def _cells(seen: Snapshot) -> Iterator[str]:
+    """What runs by its titles, worker by worker; a block is taken as a whole, so the rest of a long one is
+    counted."""
+    live = [claim for claim in seen.claims if claim.cell and not claim.stale]
+    for worker in workers(live):
+        titles = [claim.cell for claim in live if claim.worker == worker.name]
+        for title in titles[:SHOWN_CELLS]:
+            yield f"running: {title}"
+        if len(titles) > SHOWN_CELLS:
+            yield f"and {len(titles) - SHOWN_CELLS} cells more of {worker.name}"

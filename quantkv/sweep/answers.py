@@ -1,0 +1,42 @@
+"""Which rows answer a cell, told without its model: those that a sweep would find finished, if model, content
+of the text and machine are still what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantkv.sweep.grid import BEHAVIOUR, Cell
+from quantkv.sweep.upkeep import outdated
+
+Row = Mapping[str, Any]
+UNOPENED = {"model": "not loaded"}
+"""The facts of a cell whose model could not be loaded."""
+
+
+def place(kind: str, asked: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a row and a cell must share to be worth a closer look."""
+    return kind, *(str(asked.get(name)) for name in ("model", "revision", "spec", "context", "batch"))
+
+
+def answers(row: Row, cell: Cell) -> bool:
+    """Whether the row's key is the one that the cell would have with the facts of the row. So settings are
+    compared as they were asked for: a row's protocol holds them as they turned out."""
+    found = place(row["kind"], row["requested"]) == place(cell.kind, cell.requested())
+    return found and cell.key(_facts(row)) == row["key"] and _same_sample(row, cell) and outdated(row) is None
+
+
+def _facts(row: Row) -> Mapping[str, Any]:
+    keyed = (row.get("provenance") or {}).get("keyed")
+    whole = isinstance(keyed, list) and len(keyed) == 4 and isinstance(keyed[3], Mapping)
+    return keyed[3] if whole else UNOPENED
+
+
+def _same_sample(row: Row, cell: Cell) -> bool:
+    """What the facts stand for in a key: the text by its name, the seed where it picks, threads if asked."""
+    protocol = row.get("protocol") or {}
+    same = protocol.get("text") == cell.protocol.get("text")
+    if cell.kind in ("quality", *BEHAVIOUR) and cell.protocol.get("whole") is None:
+        same = same and row["requested"].get("seed") == cell.seed
+    threads = cell.protocol.get("threads")
+    return same and threads in (None, protocol.get("threads"))
