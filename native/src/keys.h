@@ -3,6 +3,7 @@
 
 #include "buffer.h"
 #include "codes.h"
+#include "rows.h"
 #include "segments.h"
 
 namespace quantkv {
@@ -28,7 +29,10 @@ class Keys {
     meta_.resize(2 * (dim_ > groups_ * TILE ? dim_ : groups_ * TILE) + 32);
     line_.resize(dim_);
     part_.resize(queries_ * TILE);
-    if (how_ == slow) decoded_.resize(f_.head_dim * TILE);
+    if (how_ == slow) {
+      decoded_.resize(f_.head_dim * TILE);
+      tokens_.reset(new PageRows(f_));
+    }
     for (int m = 1; m <= QUERIES; ++m) run_[m] = how_ == slow ? for_shape<LoadF32>(m, 4, 4) : panel_for(kind_of(f_), m, 4, shared_);
   }
 
@@ -129,9 +133,7 @@ class Keys {
   // What all query rows need of the tile at `token` of a page.
   void prepare(const uint8_t* record, int token) {
     if (how_ == lanes) spread_lanes(record, token);
-    if (how_ == slow)
-      for (int c = 0; c < f_.head_dim; ++c)
-        for (int t = 0; t < TILE; ++t) decoded_[c * TILE + t] = element(f_, record, head_, token + t, c);
+    if (how_ == slow) decode(record, token);
     for (int g = 0; how_ == channels && g < 4 / shared_; ++g) {
       int entry = (token + g * shared_ * LANES) / f_.share_tokens;
       if (folded_from_[g] == record && folded_entry_[g] == entry) continue;
@@ -139,6 +141,12 @@ class Keys {
       folded_from_[g] = record;
       folded_entry_[g] = entry;
     }
+  }
+
+  void decode(const uint8_t* record, int token) {
+    const float* from = tokens_->read(record, head_, token, token + TILE);
+    for (int t = 0; t < TILE; ++t, from += tokens_->width())
+      for (int c = 0; c < f_.head_dim; ++c) decoded_[c * TILE + t] = from[c];
   }
 
   // Scale and zero of each of the 64 tokens, for each group of channels.
@@ -246,6 +254,7 @@ QUANTKV_UNROLL(4)
   const uint8_t* next_ = nullptr;  // the page after the one at hand
   const uint8_t* folded_from_[4] = {};
   int64_t folded_entry_[4] = {};
+  std::unique_ptr<PageRows> tokens_;
 };
 
 }  // namespace QUANTKV_ISA

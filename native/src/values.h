@@ -3,6 +3,7 @@
 
 #include "buffer.h"
 #include "codes.h"
+#include "rows.h"
 #include "segments.h"
 
 namespace quantkv {
@@ -24,7 +25,7 @@ class Values {
     weights_.resize(groups_ * QUERIES * page_);
     lost_.resize(groups_ * queries_ * LANES);
     line_.resize(TILE * vectors_ * LANES);
-    if (how_ == slow) decoded_.resize(page_ * vectors_ * LANES);
+    if (how_ == slow) decoded_.reset(new PageRows(f_));
   }
 
   void begin(int row, int head) {
@@ -74,6 +75,13 @@ class Values {
  private:
   enum How { raw, tokens, channels, slow };
 
+  // A panel, the group of channels of each of its vectors, and the loop for so many query rows.
+  struct Part {
+    Panel panel;
+    int64_t group[4];
+    PanelFn run[QUERIES + 1];
+  };
+
   void choose() {
     const int64_t group = f_.share_channels;
     how_ = !f_.has_scale ? raw : f_.share_channels == 1 && f_.head_dim > 1 ? channels : tokens;
@@ -88,12 +96,13 @@ class Values {
 
   // The panels of a page, and the loops that read them.
   void list_parts() {
+    parts_.resize(vectors_);
     for (int v = 0; v < vectors_ && how_ != slow; v += panel_at(f_, v).vectors) {
-      Part part{panel_at(f_, v), {}, {}};
+      Part& part = parts_[num_parts_++];
+      part = {panel_at(f_, v), {}, {}};
       const int width = part.panel.vectors, shared = width < shared_ ? width : shared_;
       for (int i = 0; i < width; ++i) part.group[i] = groups_ == 1 ? 0 : (v + i) * LANES / f_.share_channels;
       for (int m = 1; m <= QUERIES; ++m) part.run[m] = panel_for(kind_of(f_), m, width, how_ == tokens ? shared : 4);
-      parts_.push_back(part);
     }
   }
 
@@ -137,7 +146,8 @@ class Values {
         by_channels(record, c, m, from, to);
         continue;
       }
-      for (const Part& part : parts_) {
+      for (int n = 0; n < num_parts_; ++n) {
+        const Part& part = parts_[n];
         for (int i = 0; how_ == tokens && i < part.panel.vectors; ++i) c.a[i] = &weights_[part.group[i] * QUERIES * page_];
         accumulate(source(record, part.panel), part.panel, c, m, from / step_ * step_,
                    rounded_up(to, step_), packed_sums_, part.run[c.queries]);
@@ -218,12 +228,14 @@ QUANTKV_UNROLL(4)
   }
 
   void add_zeros() {
-    for (const Part& part : parts_)
-      for (int64_t m = 0; m < queries_; ++m)
-        for (int v = 0; v < part.panel.vectors; ++v) {
-          float* at = packed_sums_ + (m * vectors_ + part.panel.first_vector + v) * LANES;
-          store(at, load(at) + splat(sum(load(&lost_[(part.group[v] * queries_ + m) * LANES]))));
-        }
+    for (int n = 0; n < num_parts_; ++n)
+      for (int64_t m = 0; m < queries_; ++m) add_zeros(parts_[n], m);
+  }
+
+  void add_zeros(const Part& part, int64_t m) {
+    float* at = packed_sums_ + (m * vectors_ + part.panel.first_vector) * LANES;
+    for (int v = 0; v < part.panel.vectors; ++v, at += LANES)
+      store(at, load(at) + splat(sum(load(&lost_[(part.group[v] * queries_ + m) * LANES]))));
   }
 
   // Each group of tokens summed apart, then scaled channel by channel.
@@ -234,7 +246,8 @@ QUANTKV_UNROLL(4)
       scales_of(f_, record, codes_.meta_at(head_, entry, groups_), f_.head_dim, scale_.data(), zero_.data());
       float p[QUERIES];
       for (int i = 0; i < c.queries; ++i) p[i] = sum_of(c.a[0] + i * c.stride, low, high);
-      for (const Part& part : parts_) {
+      for (int n = 0; n < num_parts_; ++n) {
+        const Part& part = parts_[n];
         F16 acc[QUERIES * 4];
         for (int i = 0; i < c.queries * part.panel.vectors; ++i) acc[i] = splat(0);
         part.run[c.queries](source(record, part.panel), c, int(low / step_ * step_), int(rounded_up(high, step_)), acc);
@@ -271,9 +284,7 @@ QUANTKV_UNROLL(4)
 
   void slow_rows(const uint8_t* record, int64_t from, int64_t to, const float* p) {
     const int64_t width = vectors_ * LANES;
-    for (int64_t t = from; t < to; ++t)
-      for (int c = 0; c < f_.head_dim; ++c) decoded_[t * width + c] = element(f_, record, head_, int(t), c);
-    const uint8_t* base = reinterpret_cast<const uint8_t*>(&decoded_[from * width]);
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(decoded_->read(record, head_, from, to));
     for (int64_t m = 0; m < queries_; m += QUERIES)
       for (int v = 0; v < vectors_; v += panel_at(f_, v).vectors) {
         const Panel panel = panel_at(f_, v);
@@ -283,13 +294,6 @@ QUANTKV_UNROLL(4)
       }
   }
 
-  // A panel, the group of channels of each of its vectors, and the loop for so many query rows.
-  struct Part {
-    Panel panel;
-    int64_t group[4];
-    PanelFn run[QUERIES + 1];
-  };
-
   const Request& r_;
   const Format& f_;
   const Codes codes_;
@@ -297,7 +301,8 @@ QUANTKV_UNROLL(4)
   const int vectors_;
   const int64_t page_, groups_;
   How how_ = raw;
-  std::vector<Part> parts_;
+  Buffer<Part> parts_;
+  int num_parts_ = 0;
   int shared_ = 4;     // vectors that share probabilities
   int64_t step_ = 1;   // rows that the loaders of all panels can start at
   int row_ = 0, head_ = 0;
@@ -305,7 +310,8 @@ QUANTKV_UNROLL(4)
   const float* p_ = nullptr;
   int64_t stride_ = 0, low_ = 0;
   float *sums_ = nullptr, *packed_sums_ = nullptr, *mass_ = nullptr;
-  Buffer<float> scale_, zero_, meta_, weights_, lost_, line_, decoded_;
+  Buffer<float> scale_, zero_, meta_, weights_, lost_, line_;
+  std::unique_ptr<PageRows> decoded_;
 };
 
 }  // namespace QUANTKV_ISA
