@@ -22,6 +22,7 @@ from quantkv.commands.plan import plan
 from quantkv.commands.report import report
 from quantkv.commands.results import results
 from quantkv.commands.sweep import sweep
+from quantkv.commands.version import options
 from quantkv.commands.watch import watch
 from quantkv.errors import QuantKVError
 
@@ -53,6 +54,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.callback()(options)
 app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(compare)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ def test_help_is_quick_because_it_imports_no_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert quantkv_command("--version").output == f"quantkv {version('quantkv')}\n"
 
 
 def test_help_quotes_what_a_shell_would_expand() -> None:

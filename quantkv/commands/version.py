@@ -1,0 +1,23 @@
+"""``quantkv --version``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from quantkv import __version__
+
+
+def show(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"quantkv {__version__}")
+        raise typer.Exit
+
+
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
