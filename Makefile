@@ -27,7 +27,7 @@ INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-c
 
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
-	@echo "make report       tables and figures of OUT ($(OUT))"
+	@echo "make report       the tables and figures of CONFIG again, from the rows in OUT ($(OUT))"
 	@echo "make paper        every figure and table of STUDIES ($(STUDIES)) again, from the rows there"
 	@echo "make bench        time attention, decoding and packing on this machine; JSON goes to BENCH ($(BENCH))"
 	@echo "make test         all tests in JOBS ($(JOBS)) processes; ARGS go to pytest"
@@ -44,7 +44,7 @@ sweep: $(VENV)/.ready
 	$(BIN)/quantkv sweep $(CONFIG) $(ARGS)
 
 report: $(VENV)/.ready
-	$(BIN)/quantkv report $(OUT) $(ARGS)
+	$(BIN)/quantkv report $(OUT) --config $(CONFIG) $(ARGS)
 
 paper: $(VENV)/.ready
 	$(BIN)/quantkv paper $(STUDIES)
@@ -64,7 +64,7 @@ support: $(VENV)/.ready
 	$(BIN)/python -m quantkv.architectures > docs/support.md
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 native-check: $(VENV)/.dev
 	$(BIN)/cmake -S native/tests -B build/check -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DQUANTKV_SANITIZE=address,undefined

@@ -183,6 +183,39 @@ def test_a_sweep_in_json_keeps_its_progress_to_itself(tmp_path: Path, config: Pa
     assert "[1/1] quality" in result.stderr
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_report_with_the_sweeps_file_is_the_sweeps_report(tmp_path: Path, config: Path) -> None:
+    """Same files, same bytes, though rows of another sweep lie there too; a page if asked for."""
+    out = tmp_path / "r"
+    assert command("sweep", config, "--out", out).exit_code == 0
+    for row in sweep_rows((512,), ("int4-head",)):
+        write_row(row | {"key": f"{row['kind']}-{row['requested']['format']}"}, out)
+    by_sweep = files_of(out / "report")
+    assert set(by_sweep) == {"kl.png", "table.csv"}
+    again = command("report", out, "--config", config, "--out", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    assert files_of(tmp_path / "again") == by_sweep
+    paged = command("report", out, "--config", config, "--html", "--out", tmp_path / "paged")
+    assert paged.exit_code == 0 and "report.html" in files_of(tmp_path / "paged")
+
+
+def test_a_report_of_a_sweep_that_has_no_row_there(tmp_path: Path, config: Path) -> None:
+    for row in sweep_rows((512,), ("int4-head",)):
+        write_row(row | {"key": f"{row['kind']}-{row['requested']['format']}"}, tmp_path)
+    result = command("report", tmp_path, "--config", config)
+    assert result.exit_code == 2 and "without --config, every row there is reported" in result.stderr
+    assert not (tmp_path / "report").exists()
+
+
+def test_make_report_hands_over_the_sweeps_file() -> None:
+    line = ["make", "-n", "-o", ".venv/.ready", "report", "CONFIG=mine.yaml", "OUT=results/mine"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "quantkv report results/mine --config mine.yaml" in done.stdout
+
+
 def test_inspect_in_json(tmp_path: Path) -> None:
     given = ["--context", "192", "--queries", "8", "--windows", "0", "--out", tmp_path / "i", "--json"]
     result = command("inspect", "random-llama", "-f", "int4-head", *given)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 import quantkv
 from quantkv.cli import app
 from quantkv.comparison.intervals import Estimate, unpaired_difference, unpaired_factor
+from quantkv.comparison.table import comparison_lines
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.hits import wilson
 from quantkv.sweep.results import write_row
@@ -235,6 +236,49 @@ def test_what_is_in_one_only_and_where_rows_come_from() -> None:
     assert [row["requested"]["format"] for row in found.only_a] == ["kivi-2"]
     (origin,) = found.origins  # one commit is unknown, so nothing is said of it
     assert (origin.field, origin.a, origin.b, origin.pairs) == ("torch", "2.13.0", "2.14.0", 1)
+
+
+def filled(fill: str, format: str = "int4-head", **options: Any) -> Row:
+    return speed_row(format, 512, protocol={"fill": fill}, **options)
+
+
+def test_rows_that_were_asked_for_otherwise_say_in_what(tmp_path: Path) -> None:
+    """Two formats were filled otherwise in b, one has no row there at all; memory is what can be compared."""
+    ours = [filled("prefill", name) for name in ("int4-head", "int8-head", "kivi-2")]
+    theirs = [filled("synthetic", name) for name in ("int8-head", "int4-head")]
+    found = quantkv.compare([memory_row("fp16", 512), *ours], [*theirs, memory_row("fp16", 512)])
+    assert [(pair.a["requested"]["format"], pair.differences) for pair in found.near] == [
+        ("int4-head", ["fill prefill → synthetic"]),
+        ("int8-head", ["fill prefill → synthetic"]),
+    ]
+    lines = [line for line in map(str, comparison_lines(found)) if "speed" in line]
+    assert lines == [
+        "not compared: asked for otherwise, fill prefill → synthetic (speed int4-head at 512 and 1 more)",
+        "only in A: speed kivi-2",
+    ]
+    assert [pair["differences"] for pair in found.to_dict()["near"]] == [["fill prefill → synthetic"]] * 2
+
+
+def test_the_nearest_row_says_why_and_each_row_says_it_once() -> None:
+    far = filled("synthetic", batch=4)
+    (pair,) = quantkv.compare(
+        [memory_row("fp16", 512), filled("prefill")], [memory_row("fp16", 512), far]
+    ).near
+    assert pair.differences == ["batch 1 → 4", "fill prefill → synthetic"]
+    both = [memory_row("fp16", 512), far, filled("synthetic")]
+    found = quantkv.compare([memory_row("fp16", 512), filled("prefill")], both)
+    assert found.near[0].b is both[2] and len(found.near) == 1
+
+
+def test_rows_of_another_context_or_sample_are_no_near_match() -> None:
+    ours = [memory_row("fp16", 512), filled("prefill"), quality(GAPS_A)]
+    theirs = [memory_row("fp16", 512), speed_row("int4-head", 2048, protocol={"fill": "synthetic"})]
+    assert quantkv.compare(ours, theirs).near == []
+
+
+def test_where_nothing_can_be_compared_the_settings_that_differ_are_named() -> None:
+    with pytest.raises(QuantKVError, match=r"model, context and protocol: fill prefill → synthetic$"):
+        quantkv.compare([filled("prefill")], [filled("synthetic")])
 
 
 def answers(right: list[bool], log_probs: list[float]) -> Row:

@@ -27,6 +27,10 @@ from quantkv.sweep.config import load_config
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(ROOT, page)]
+SWEEPS = [
+    path for path in sorted((*ROOT.glob("configs/*.yaml"), *ROOT.glob("experiments/*/*.yaml")))
+    if path.name != "paper.yaml"
+]  # fmt: skip
 SHELL = ("sh", "bash", "shell", "console")
 SWEEP = {"schema": 1, "models": ["random-llama"], "formats": ["int4-head"], "contexts": [256], "memory": {}}
 """What the YAML of a page stands in where it is only a part."""
@@ -121,6 +125,11 @@ def test_the_yaml_of_a_page_is_a_sweep(block: Block, workplace: Path) -> None:
     sweep = {**SWEEP, **yaml.safe_load(block.program)}
     Path("page.yaml").write_text(yaml.safe_dump(sweep))
     assert load_config("page.yaml").formats
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_shipped_sweep_is_one(path: Path) -> None:
+    assert load_config(path).formats
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.reason], ids=lambda b: b.place)

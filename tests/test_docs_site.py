@@ -6,10 +6,13 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +23,8 @@ from quantkv.models.packaged import packaged_gguf
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("mkdocs", "material", "mkdocstrings", "nbclient", "nbconvert", "ipykernel")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CUT_OFF = "[...document.querySelectorAll('pre > code')].filter(e => e.scrollWidth > e.clientWidth + 1)"
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
@@ -74,6 +79,47 @@ def test_pages_load_nothing_from_elsewhere_and_name_no_machine(site: Path) -> No
         assert str(ROOT) not in text and sys.prefix not in text, path.name
 
 
+@pytest.fixture
+def page(site: Path) -> Iterator[Any]:
+    """A page of a laptop's browser. What it complains of, or asks the network for, fails the test."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"no browser on this machine: looked for {', '.join(BROWSERS)}")
+    problems: list[str] = []
+    with playwright.sync_playwright() as driver:
+        # no sandbox: a container's root may not make one, and the pages are our own
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1280, "height": 900})
+        opened.on("console", lambda said: problems.append(f"{said.type}: {said.text}"))
+        opened.on("pageerror", lambda error: problems.append(str(error)))
+        opened.on("request", lambda asked: asked.url.startswith("file:") or problems.append(asked.url))
+        yield opened
+        browser.close()
+    assert problems == []
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["index.html", "formats/kivi-2.html"])
+def test_the_search_finds_a_page_from_a_disk(site: Path, page: Any, start: str) -> None:
+    page.goto((site / start).as_uri())
+    page.click(".md-search__input")
+    page.keyboard.type("crossover")
+    page.locator(".md-search-result__link").first.click()
+    page.wait_for_url("**/figures.html*")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_no_code_is_cut_off_on_a_laptop(site: Path, page: Any) -> None:
+    cut = {}
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        cut[str(path.relative_to(site))] = page.evaluate(f"{CUT_OFF}.map(e => e.textContent)")
+    assert {name: texts for name, texts in cut.items() if texts} == {}
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebooks_are_kept_without_outputs(path: Path) -> None:
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
@@ -106,6 +152,11 @@ def test_a_card_states_what_its_scheme_stores(monkeypatch: pytest.MonkeyPatch) -
     assert "| keys | `scale` | float16 | 4 × 64 | 32 tokens |" in card
     assert "all channels of one token of one head" in pages["int4-head"]
     assert "| 64 | 4.5 |" in pages["int4-head"] and "| 128 | 4.25 |" in pages["int4-head"]
+    row = next(line for line in card.splitlines() if line.startswith("| 4096 |"))
+    shipped = (ROOT / "experiments" / "quality" / "paper" / "table.md").read_text()
+    numbers = next(line for line in shipped.splitlines() if line.startswith("| **4096** | **✗ kivi-2** |"))
+    for cell in row.split(" | ")[1:]:  # the card prints the figures of the study's table, in its style
+        assert cell.strip(" |") in numbers, cell
     for name, text in pages.items():
         for link in re.findall(r"\]\(([\w-]+)\.md\)", text):
             assert link in pages, f"{name} links to {link}"

@@ -21,12 +21,14 @@ from mkdocs.structure.files import File, Files
 from quantkv import load_results, presets
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.registry import SHARING_MEANING
+from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL
 from quantkv.footprint import Footprint, LayerShape, TensorShape
 from quantkv.named import scheme_of
+from quantkv.report.numbers import DASH, compact, compact_interval, percent
 from quantkv.spec import CacheSpec, TensorSpec
 
 HEADS, WIDTHS, LENGTHS = 4, (64, 128), (128, 512, 2048, 8192)
-ROWS = Path(__file__).parents[2] / "experiments" / "smollm2" / "rows"
+ROWS = Path(__file__).parents[2] / "experiments" / "quality" / "rows"
 FOLDER = "formats"
 
 
@@ -61,10 +63,19 @@ def overview() -> str:
             *(f"{bits(spec, width):g}" for width in WIDTHS),
             _word(spec.key),
             _word(spec.value),
+            *_largest_context(name),
         ]
         for name, spec in presets().items()
     ]
-    head = ["preset", *(f"bits, head_dim {width}" for width in WIDTHS), "keys share", "values share"]
+    longest = quality_rows()[-1]
+    measured = [f"KL at {longest.context:g}", "top-1 %"]
+    head = [
+        "preset",
+        *(f"bits, head_dim {width}" for width in WIDTHS),
+        "keys share",
+        "values share",
+        *measured,
+    ]
     return f"""# Formats
 
 Every preset is a short string with a name; `quantkv formats` prints the same list. Bits are those of full
@@ -72,10 +83,21 @@ pages, scales and zeros included; what a whole cache holds, with its exact token
 
 {_table(head, rows)}
 
-Words for what shares a scale, the number behind them being G:
+KL and top-1 agreement: {_how_measured(longest)}
+
+`quantkv check MODEL --format NAME` tries a format on your model. It says caution from a mean KL of
+{CAUTION_KL:g} on, unfit from {UNFIT_KL:g} on.
+
+What shares a scale, the number behind the word being G:
 
 {_table(["word", "elements that share one scale"], [[f"`{w}`", m] for w, m in SHARING_MEANING.items()])}
 """
+
+
+def _largest_context(name: str) -> tuple[str, str]:
+    """Measured KL and top-1 agreement."""
+    found = [row for row in quality_rows() if row.format == name]
+    return (compact(found[-1].kl_mean), percent(found[-1].top1_agreement)) if found else (DASH, DASH)
 
 
 def card(name: str, spec: CacheSpec) -> str:
@@ -172,23 +194,32 @@ def _windows(spec: CacheSpec) -> str:
 
 
 def _measured(name: str) -> str:
+    found = [row for row in quality_rows() if row.format == name]
+    if not found:
+        return ""
     rows = [
         [
             f"{r.context:g}", f"{r.bits_cache:.2f}", f"{r.ppl_ratio:.4f}",
-            f"{r.kl_mean:.1e} [{r.kl_low:.1e}, {r.kl_high:.1e}]", f"{100 * r.top1_agreement:.1f}",
+            compact_interval(r.kl_mean, r.kl_low, r.kl_high),
+            percent(r.top1_agreement), percent(r.top5_agreement),
         ]
-        for r in quality_rows()
-        if r.format == name
+        for r in found
     ]  # fmt: skip
-    if not rows:
-        return ""
-    head = ["context", "cache bits", "perplexity ratio", "KL [95 %]", "top-1 %"]
+    head = ["context", "cache bits", "perplexity ratio", "KL [95 %]", "top-1 %", "top-5 %"]
     text = (
-        "SmolLM2-135M-Instruct (4-bit weights computed in float32), Python documentation, against the exact "
-        "cache; one small model says little about others ([Limitations](../limitations.md)). Rows: "
-        "`experiments/smollm2/rows`."
+        f"{_how_measured(found[0])}\nBits are those of this {found[0].dtype} cache, exact tokens included. "
+        "`quantkv sweep experiments/quality/sweep.yaml` measures all this again."
     )
     return f"{text}\n\n{_table(head, rows)}"
+
+
+def _how_measured(row: Any) -> str:
+    return (
+        f"`{row.model}`, weights in {row.weights}, computed in {row.dtype}; text `{row.text}`; "
+        f"{row.windows:g} windows of {row.score:g} scored tokens after each context. KL is in nats per token "
+        "against the exact cache, intervals are over windows.\n"
+        "One small model says little about others ([Limitations](../limitations.md))."
+    )
 
 
 @cache

@@ -15,6 +15,8 @@ from nbconvert import MarkdownExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 SECONDS_PER_CELL = 300
+QUIET = ["--log-level=ERROR"]
+"""A kernel on this machine warns of the network that it does not use."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -36,7 +38,12 @@ def executed(path: Path) -> Any:
     """The notebook with the outputs of a run in an empty folder."""
     notebook = nbformat.read(path, as_version=4)
     with TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=SECONDS_PER_CELL, resources={"metadata": {"path": folder}}).execute()
+        NotebookClient(
+            notebook,
+            timeout=SECONDS_PER_CELL,
+            extra_arguments=QUIET,
+            resources={"metadata": {"path": folder}},
+        ).execute()
     for cell in notebook.cells:  # standard error holds progress bars, and warnings about this machine
         if cell.cell_type == "code":
             cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,32 +12,62 @@ from quantkv.commands.arguments import Json
 from quantkv.commands.reporting import Written, print_report
 from quantkv.errors import QuantKVError
 
+if TYPE_CHECKING:
+    from quantkv.sweep.config import Report
+
+NO_ROWS = "no results in {folder}: it holds no <kind>-<format>-c<context>-….json"
+NO_ROWS_OF = "no row in {folder} is of a cell of {config}; without --config, every row there is reported"
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="a folder of results")],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="a sweep's YAML file: the report that this sweep ends with, of its cells alone"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="where to write; default FOLDER/report")] = None,
-    html: Annotated[bool, typer.Option(help="also write report.html, one page with everything in it")] = True,
+    html: Annotated[
+        bool | None,
+        typer.Option(
+            "--html/--no-html", help="report.html, one page with everything in it; default yes, or as CONFIG"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write tables, figures and a page from the results in a folder."""
     from rich.console import Console
 
-    from quantkv.sweep.config import Report
     from quantkv.sweep.results import read_rows
 
     problems: list[str] = []
-    rows = read_rows(folder, warn=problems.append)
+    rows, chosen = _chosen(read_rows(folder, warn=problems.append), folder, config)
+    if html is not None:
+        chosen = chosen.model_copy(update={"html": html})
     written = Written()
     if rows:
         console = Console(stderr=as_json)
-        place = out or folder / "report"
-        written = print_report(rows, folder, place, Report(html=html), console, table=not as_json)
+        written = print_report(rows, folder, out or folder / "report", chosen, console, table=not as_json)
     written.problems[:0] = problems
     if as_json and rows:
         typer.echo(json.dumps(_told(rows, written), indent=2))
     written.end()
     if not rows:
-        raise QuantKVError(f"no results in {folder}: it holds no <kind>-<format>-c<context>-….json")
+        raise QuantKVError((NO_ROWS_OF if config else NO_ROWS).format(folder=folder, config=config))
+
+
+def _chosen(
+    rows: list[dict[str, Any]], folder: Path, config: Path | None
+) -> tuple[list[dict[str, Any]], Report]:
+    """The rows to report, in their order, and the settings of the report."""
+    from quantkv.sweep.config import Report
+
+    if config is None:
+        return rows, Report()
+    from quantkv.watching.planned import Plan
+
+    plan = Plan(config, folder)
+    mine = {id(row) for row in plan.sort(rows)[0]}
+    return [row for row in rows if id(row) in mine], plan.settings.report
 
 
 def _told(rows: list[dict[str, Any]], written: Written) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from quantkv.comparison.matching import Row, differences, pair_rows
+from quantkv.comparison.matching import Row, differences, near, obstacles, pair_rows
 from quantkv.comparison.measures import changes
 from quantkv.comparison.obstacles import obstacle
 from quantkv.comparison.outcome import ASKED, Comparison, Pair, place
@@ -37,9 +37,12 @@ def compare(a: Source, b: Source | None = None, *, formats: Sequence[str] | None
         pairs, only_a, only_b = _forced(ours, theirs), list[Row](), list[Row]()
     else:
         pairs, only_a, only_b = pair_rows(ours, theirs, by_format=formats is None)
+    almost = _ordered(near(only_a, only_b, by_format=formats is None))
+    apart = [Pair(x, y, [], None, list(obstacles(x, y))) for x, y in almost]
     if not pairs:
-        raise QuantKVError(_nothing(names, ours, theirs))
-    return Comparison(*names, [_pair(*pair, formats is None) for pair in _ordered(pairs)], only_a, only_b)
+        raise QuantKVError(_nothing(names, ours, theirs, apart))
+    made = [_pair(*pair, formats is None) for pair in _ordered(pairs)]
+    return Comparison(*names, made, only_a, only_b, apart)
 
 
 def _ordered(pairs: Iterable[tuple[Row, Row]]) -> list[tuple[Row, Row]]:
@@ -100,7 +103,7 @@ def _of_format(rows: Iterable[Row], name: str) -> list[Row]:
     return found
 
 
-def _nothing(names: tuple[str, str], a: Sequence[Row], b: Sequence[Row]) -> str:
+def _nothing(names: tuple[str, str], a: Sequence[Row], b: Sequence[Row], apart: Sequence[Pair]) -> str:
     """What the two sets do not share, in the setting where that shows."""
     for name in ("kind", *ASKED, "format"):
         values = [sorted({str(place(row).get(name)) for row in rows}) for rows in (a, b)]
@@ -109,4 +112,8 @@ def _nothing(names: tuple[str, str], a: Sequence[Row], b: Sequence[Row]) -> str:
                 f"nothing to compare: {names[0]} has {name} {', '.join(values[0])}, "
                 f"{names[1]} has {', '.join(values[1])}"
             )
-    return f"nothing to compare: no row of {names[0]} and {names[1]} shares model, context and protocol"
+    why = "; ".join(dict.fromkeys(", ".join(pair.differences) for pair in apart))
+    differs = f": {why}" if why else ""
+    return (
+        f"nothing to compare: no row of {names[0]} and {names[1]} shares model, context and protocol{differs}"
+    )

@@ -53,6 +53,36 @@ def differences(a: Row, b: Row, *, by_format: bool = True) -> Iterator[str]:
             yield f"{name} {_short(ours[name])} → {_short(theirs[name])}"
 
 
+def near(a: Iterable[Row], b: Iterable[Row], *, by_format: bool = True) -> Pairs:
+    """Rows without a partner beside the one of the other set that is most like it: same kind, model, context
+    and task, asked for otherwise. Each row is in one pair at most."""
+    left, found = list(b), Pairs()
+    for row in a:
+        like = [other for other in left if _question(row, by_format) == _question(other, by_format)]
+        apart = {id(other): len(list(obstacles(row, other))) for other in like}
+        like = [other for other in like if apart[id(other)]]
+        if like:
+            closest = min(like, key=lambda other: apart[id(other)])
+            left = [other for other in left if other is not closest]
+            found.append((row, closest))
+    return found
+
+
+def obstacles(a: Row, b: Row) -> Iterator[str]:
+    """The settings that keep two rows from being a pair, as ``fill prefill → synthetic``."""
+    ours, theirs = ({**row["requested"], **_protocol(row)} for row in (a, b))
+    for name in (*PLACE, *_decisive(a, b)):
+        if str(ours.get(name)) != str(theirs.get(name)):
+            yield f"{name} {_short(ours.get(name))} → {_short(theirs.get(name))}"
+
+
+def _question(row: Row, by_format: bool) -> tuple[Any, ...]:
+    asked, protocol = row["requested"], _protocol(row)
+    names = ("model", "context", "format") if by_format else ("model", "context")
+    parts = (str(asked.get(name)) for name in names)
+    return row["kind"], *parts, protocol.get("task"), protocol.get("mode")
+
+
 def _place(row: Row, by_format: bool) -> tuple[Any, ...]:
     asked = row["requested"]
     names = (*PLACE, "format") if by_format else PLACE
@@ -61,10 +91,15 @@ def _place(row: Row, by_format: bool) -> tuple[Any, ...]:
 
 def _same_protocol(a: Row, b: Row) -> bool:
     ours, theirs = _protocol(a), _protocol(b)
-    names = set(ours) & set(theirs) - {*SAMPLE, *OF_A_MACHINE}
-    if "text_sha256" in names:
-        names.discard("text")  # a path, perhaps: its content decides
-    return all(ours[name] == theirs[name] for name in names)
+    return all(ours[name] == theirs[name] for name in _decisive(a, b))
+
+
+def _decisive(a: Row, b: Row) -> list[str]:
+    """Settings of the protocol that both rows state and that must be equal in a pair."""
+    theirs = _protocol(b)
+    names = [name for name in _protocol(a) if name in theirs and name not in (*SAMPLE, *OF_A_MACHINE)]
+    by_content = "text_sha256" in names  # the text's name is a path, perhaps
+    return [name for name in names if name != "text" or not by_content]
 
 
 def _distance(a: Row, b: Row) -> int:

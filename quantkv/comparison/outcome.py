@@ -47,13 +47,15 @@ class Pair:
 
 @dataclass(slots=True)
 class Comparison:
-    """All pairs, what is in only one of both, and where the two come from."""
+    """All pairs, what is in only one of both, and where the two come from. ``near`` are rows of ``only_a``
+    and ``only_b`` that are of one cell but for the ``differences``, which keep them from being compared."""
 
     a: str
     b: str
     pairs: list[Pair]
     only_a: list[Row] = field(default_factory=list)
     only_b: list[Row] = field(default_factory=list)
+    near: list[Pair] = field(default_factory=list)
 
     @property
     def origins(self) -> list[Origin]:
@@ -86,6 +88,7 @@ class Comparison:
             for pair in self.pairs
         ]
         alone = {"only_a": list(map(place, self.only_a)), "only_b": list(map(place, self.only_b))}
+        alone |= {"near": [pair.cell() | {"differences": pair.differences} for pair in self.near]}
         made = [asdict(origin) for origin in self.origins]
         return strict_json(found | {"pairs": pairs, **alone, "provenance": made})
 

@@ -30,9 +30,11 @@ def comparison_lines(found: Comparison) -> Iterator[RenderableType]:
         yield ""
     yield from _grouped("not compared", ((pair.obstacle, _name(pair)) for pair in found.pairs))
     yield from _grouped("differs", ((word, _name(pair)) for pair in found.pairs for word in pair.differences))
+    yield from _grouped("not compared", ((_asked_otherwise(pair), _name(pair)) for pair in found.near))
+    told = {id(row) for pair in found.near for row in (pair.a, pair.b)}
     for name, rows in (("A", found.only_a), ("B", found.only_b)):
-        if rows:
-            yield f"only in {name}: {', '.join(_only(rows))}"
+        if alone := [row for row in rows if id(row) not in told]:
+            yield f"only in {name}: {', '.join(_only(alone))}"
     for origin in found.origins:
         yield f"{origin.field}: {origin.a} → {origin.b} ({origin.pairs} of {len(found.pairs)} pairs)"
     yield _summary(found)
@@ -107,6 +109,10 @@ def _grouped(title: str, said: Iterable[tuple[str | None, str]]) -> Iterator[str
     for words, cells in names.items():
         shown = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
         yield f"{title}: {words} ({shown})"
+
+
+def _asked_otherwise(pair: Pair) -> str:
+    return f"asked for otherwise, {', '.join(pair.differences)}"
 
 
 def _name(pair: Pair) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantkv.sweep.grid import BEHAVIOUR, Cell
+from quantkv.sweep.results import Row
 from quantkv.sweep.upkeep import outdated
 
-Row = Mapping[str, Any]
 UNOPENED = {"model": "not loaded"}
 """The facts of a cell whose model could not be loaded."""
 
@@ -22,14 +22,16 @@ def place(kind: str, asked: Mapping[str, Any]) -> tuple[str, ...]:
 def answers(row: Row, cell: Cell) -> bool:
     """Whether the row's key is the one that the cell would have with the facts of the row. So settings are
     compared as they were asked for: a row's protocol holds them as they turned out."""
-    found = place(row["kind"], row["requested"]) == place(cell.kind, cell.requested())
-    return found and cell.key(_facts(row)) == row["key"] and _same_sample(row, cell) and outdated(row) is None
+    if place(row["kind"], row["requested"]) != place(cell.kind, cell.requested()):
+        return False
+    return cell.key(_facts(row)) == row["key"] and _same_sample(row, cell) and outdated(row) is None
 
 
 def _facts(row: Row) -> Mapping[str, Any]:
     keyed = (row.get("provenance") or {}).get("keyed")
-    whole = isinstance(keyed, list) and len(keyed) == 4 and isinstance(keyed[3], Mapping)
-    return keyed[3] if whole else UNOPENED
+    if isinstance(keyed, list) and len(keyed) == 4 and isinstance(keyed[3], Mapping):
+        return keyed[3]
+    return UNOPENED
 
 
 def _same_sample(row: Row, cell: Cell) -> bool:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
-from quantkv.sweep.answers import Row, answers, place
+from quantkv.sweep.answers import answers, place
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Cell, blocks
-from quantkv.sweep.results import read_rows
+from quantkv.sweep.results import Row, read_rows
 
 
 @dataclass(frozen=True)

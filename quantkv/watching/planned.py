@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from quantkv.sweep.answers import Row, answers, place
+from quantkv.sweep.answers import answers, place
 from quantkv.sweep.config import load_config
 from quantkv.sweep.costs import Past
 from quantkv.sweep.grid import Cell
+from quantkv.sweep.results import Row
 from quantkv.sweep.shards import planned
 
 RANK = ("failed", "skipped", "ok")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
-from quantkv.sweep.results import read_rows
+from quantkv.sweep.results import Row, read_rows
 from quantkv.watching.claimed import Claim, is_being_worked_on, read_claims, workers
 
 if TYPE_CHECKING:
     from quantkv.watching.planned import Plan
 
-Row = Mapping[str, Any]
 RECENT_SECONDS = 600.0
 MIN_SPAN_SECONDS = 30.0
 MIN_RECENT = 3
@@ -112,7 +111,7 @@ class Folder:
         )
 
     def _read(self) -> Rows:
-        rows: Sequence[Row] = read_rows(self.path, warn=lambda _: None) if self.path.is_dir() else []
+        rows = read_rows(self.path, warn=lambda _: None) if self.path.is_dir() else []
         seconds, unknown = 0.0, dict[str, int]()
         if self.plan is not None:
             rows, without = self.plan.sort(rows)
