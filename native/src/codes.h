@@ -16,6 +16,18 @@ static inline void scales_of(const Format& f, const uint8_t* record, int64_t at,
   for (int64_t i = 0; i < n; ++i) zero[i] = -f.centre * scale[i];
 }
 
+// Scales and zeros of channels, read a vector at a time where they lie.
+struct ChannelScales {
+  Float type;
+  const uint8_t *scale, *zero;  // no zero: it follows from the scale
+  float unit, centre;
+
+  QUANTKV_INLINE F16 scales(int64_t c) const { return load_as(type, scale + c * float_bytes(type)) * splat(unit); }
+  QUANTKV_INLINE F16 zeros(int64_t c, F16 scale) const {
+    return zero ? load_as(type, zero + c * float_bytes(type)) : scale * splat(-centre);
+  }
+};
+
 class Codes {
  public:
   explicit Codes(const Format& f) : f_(f) {
@@ -57,6 +69,17 @@ class Codes {
     s.scales = s.zeros = record;
     s.row_bytes = int64_t(panel.vectors) * LANES * f_.planes[0].bits / 8;
     return s;
+  }
+
+  // Of one entry; `room`, twice the rounded head_dim, is where they go when the last vector is not full.
+  ChannelScales channel_scales(const uint8_t* record, int head, int64_t entry, float* room) const {
+    const int64_t at = meta_at(head, entry, f_.head_dim), width = rounded_up(f_.head_dim, LANES);
+    if (width == f_.head_dim) {
+      const int bytes = float_bytes(f_.meta);
+      return {f_.meta, record + f_.scale_at + at * bytes, f_.has_zero ? record + f_.zero_at + at * bytes : nullptr, f_.unit, f_.centre};
+    }
+    scales_of(f_, record, at, f_.head_dim, room, room + width);
+    return {Float::f32, reinterpret_cast<const uint8_t*>(room), reinterpret_cast<const uint8_t*>(room + width), 1.0f, 0.0f};
   }
 
   // Let the loop over a panel fetch n scales and zeros of the next page as well, from index `at` on, a few for each

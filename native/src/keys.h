@@ -169,30 +169,29 @@ class Keys {
 
   // The queries times one entry's channel scales, and their products with its zeros.
   void fold(int group, const uint8_t* record, int64_t entry) {
-    float *scale = meta_.data(), *zero = meta_.data() + dim_;
-    scales_of(f_, record, codes_.meta_at(head_, entry, groups_), f_.head_dim, scale, zero);
+    const ChannelScales by = codes_.channel_scales(record, head_, entry, meta_.data());
     const int64_t rows = rounded_up(queries_, QUERIES);
     int64_t m = 0;
-    for (; m + QUERIES <= queries_; m += QUERIES) fold_rows<QUERIES>(group * rows + m, m, scale, zero);
-    for (; m < queries_; ++m) fold_rows<1>(group * rows + m, m, scale, zero);
+    for (; m + QUERIES <= queries_; m += QUERIES) fold_rows<QUERIES>(group * rows + m, m, by);
+    for (; m < queries_; ++m) fold_rows<1>(group * rows + m, m, by);
   }
 
   // M queries from m on to `folded_` from row `to` on.
   template <int M>
-  void fold_rows(int64_t to, int64_t m, const float* scale, const float* zero) {
-    const int64_t dim = dim_;
+  void fold_rows(int64_t to, int64_t m, const ChannelScales& by) {
+    const int64_t dim = dim_, width = rounded_up(f_.head_dim, LANES);
     const float* q = packed_query_.data() + m * dim;
     float* out = folded_.data() + to * dim;
     F16 total[M];
 QUANTKV_UNROLL(4)
     for (int i = 0; i < M; ++i) total[i] = splat(0);
-    for (int64_t c = 0; c < dim; c += LANES) {
-      const F16 by = load(scale + c), add = load(zero + c);
+    for (int64_t c = 0; c < width; c += LANES) {
+      const F16 scale = by.scales(c), zero = by.zeros(c, scale);
 QUANTKV_UNROLL(4)
       for (int i = 0; i < M; ++i) {
         const F16 x = load(q + i * dim + c);
-        store(out + i * dim + c, x * by);
-        total[i] = fma(x, add, total[i]);
+        store(out + i * dim + c, x * scale);
+        total[i] = fma(x, zero, total[i]);
       }
     }
 QUANTKV_UNROLL(4)

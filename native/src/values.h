@@ -243,7 +243,7 @@ QUANTKV_UNROLL(4)
     const int64_t share = f_.share_tokens;
     for (int64_t entry = from / share; entry * share < to; ++entry) {
       const int64_t low = entry * share > from ? entry * share : from, high = least((entry + 1) * share, to);
-      scales_of(f_, record, codes_.meta_at(head_, entry, groups_), f_.head_dim, scale_.data(), zero_.data());
+      const ChannelScales by = codes_.channel_scales(record, head_, entry, meta_.data());
       float p[QUERIES];
       for (int i = 0; i < c.queries; ++i) p[i] = sum_of(c.a[0] + i * c.stride, low, high);
       for (int n = 0; n < num_parts_; ++n) {
@@ -251,8 +251,8 @@ QUANTKV_UNROLL(4)
         F16 acc[QUERIES * 4];
         for (int i = 0; i < c.queries * part.panel.vectors; ++i) acc[i] = splat(0);
         part.run[c.queries](source(record, part.panel), c, int(low / step_ * step_), int(rounded_up(high, step_)), acc);
-        if (c.queries == QUERIES && part.panel.vectors == 4) add_scaled<QUERIES, 4>(part.panel, m, acc, p);
-        else add_scaled<0, 0>(part.panel, m, acc, p);
+        if (c.queries == QUERIES && part.panel.vectors == 4) add_scaled<QUERIES, 4>(part.panel, m, acc, p, by);
+        else add_scaled<0, 0>(part.panel, m, acc, p, by);
       }
     }
   }
@@ -260,17 +260,18 @@ QUANTKV_UNROLL(4)
   // One group's sums `acc` [rows][vectors], scaled, and its zeros times the probabilities. M rows and NV vectors; 0:
   // as many as there are.
   template <int M, int NV>
-  void add_scaled(const Panel& panel, int64_t m, const F16* acc, const float* p) {
+  void add_scaled(const Panel& panel, int64_t m, const F16* acc, const float* p, const ChannelScales& by) {
     const int n = M ? M : count(m), width = NV ? NV : panel.vectors;
-    const int64_t first = panel.first_vector * LANES, row = vectors_ * LANES;
-    float* sums = packed_sums_ + m * row + first;
-    const float *scale = &scale_[first], *zero = &zero_[first];
-    for (int i = 0; i < n; ++i, sums += row)
+    const int64_t row = vectors_ * LANES;
 QUANTKV_UNROLL(4)
-      for (int v = 0; v < width; ++v) {
-        const F16 shifted = fma(load(zero + v * LANES), splat(p[i]), load(sums + v * LANES));
-        store(sums + v * LANES, fma(load(scale + v * LANES), acc[i * width + v], shifted));
-      }
+    for (int v = 0; v < width; ++v) {
+      const int64_t c = (panel.first_vector + v) * LANES;
+      const F16 scale = by.scales(c), zero = by.zeros(c, scale);
+      float* sums = packed_sums_ + m * row + c;
+QUANTKV_UNROLL(4)
+      for (int i = 0; i < n; ++i)
+        store(sums + i * row, fma(scale, acc[i * width + v], fma(zero, splat(p[i]), load(sums + i * row))));
+    }
   }
 
   static float sum_of(const float* w, int64_t low, int64_t high) {
