@@ -35,7 +35,7 @@ FOLDER = "formats"
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List the made pages under the heading "Formats"."""
     section = next(entry["Formats"] for entry in config.nav if "Formats" in entry)
-    section += [{name: f"{FOLDER}/{name}.md"} for name in presets()]
+    section += [{"Presets": [{name: f"{FOLDER}/{name}.md"} for name in presets()]}]
     section += [{"Codecs": [{_title(m): f"{FOLDER}/codec-{_stem(m)}.md"} for m in codec_modules()]}]
     return config
 
@@ -61,9 +61,9 @@ def overview() -> str:
         [
             f"[`{name}`]({name}.md)",
             *(f"{bits(spec, width):g}" for width in WIDTHS),
+            *_largest_context(name),
             _word(spec.key),
             _word(spec.value),
-            *_largest_context(name),
         ]
         for name, spec in presets().items()
     ]
@@ -72,9 +72,9 @@ def overview() -> str:
     head = [
         "preset",
         *(f"bits, head_dim {width}" for width in WIDTHS),
+        *measured,
         "keys share",
         "values share",
-        *measured,
     ]
     return f"""# Formats
 
