@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -84,6 +85,31 @@ def test_each_phase_has_its_own_peak():
     assert meter.peak() > 50 << 20
     meter.start()
     assert meter.peak() < 30 << 20
+
+
+FRAGMENTS = """
+import torch
+from quantkv.evaluation import peaks
+MIB = 1 << 18  # float32
+del (large := [torch.ones(30 * MIB)])[:]  # from here on glibc would take such blocks from its heap
+held = [torch.ones(MIB) for _ in range(64)]
+meter = peaks.ResidentSet()
+meter.start()
+more = [torch.ones(MIB) for _ in range(64)]
+del more[::2]
+larger = [torch.ones(MIB + MIB // 2) for _ in range(32)]
+print(meter.peak() / 2**20)
+"""
+
+
+@pytest.mark.skipif(not can_reset, reason="this system has no resettable high-water mark")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other settings")
+def test_holes_that_nothing_fits_into_are_in_no_peak():
+    """64 MiB, half of them freed, and 48 MiB in blocks too large for the holes: 80 MiB are in use at the end,
+    where a heap would still hold 112."""
+    command = [sys.executable, "-c", FRAGMENTS]
+    done = subprocess.run(command, env=memory._environment(), capture_output=True, text=True, check=True)
+    assert 78 < float(done.stdout) < 90
 
 
 def test_a_counter_that_the_system_lacks_is_null(monkeypatch, tmp_path):
