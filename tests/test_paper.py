@@ -132,6 +132,14 @@ def test_the_command_tells_what_it_wrote_and_what_it_could_not_draw(studies: Pat
     assert str(folder / "paper" / "kl.pdf") in lines
 
 
+def test_the_files_in_json_and_what_was_not_drawn_apart(studies: Path) -> None:
+    result = CliRunner().invoke(app, ["paper", str(studies / "small"), "--json"])
+    folder = studies / "small" / "paper"
+    names = ("table.tex", "figures.tex", "kl.pdf")
+    assert json.loads(result.stdout) == {"files": [str(folder / name) for name in names]}
+    assert "not drawn, for lack of numbers: memory" in result.stderr
+
+
 def test_a_study_without_settings_makes_everything_but_the_page(tmp_path: Path) -> None:
     assert settings_of(tmp_path).figures[0] == "pareto" and "layers" in settings_of(tmp_path).figures
     assert settings_of(tmp_path).html is False

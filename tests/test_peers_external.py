@@ -107,6 +107,14 @@ def test_the_command_writes_rows_that_load_as_results(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "give --source" in refused.output
 
 
+def test_the_rows_imported_in_json(tmp_path: Path) -> None:
+    file, out = written(tmp_path, [ENTRY]), tmp_path / "results"
+    done = CliRunner().invoke(app, ["import", str(file), "--source", "a paper", "--out", str(out), "--json"])
+    told = json.loads(done.stdout)
+    assert told["rows"] == read_rows(out) and told["rows"][0]["quality"]["perplexity"] == 5.5
+    assert told["files"] == [str(path) for path in out.glob("quality-*.json")]
+
+
 def test_no_table_mixes_theirs_with_ours(tmp_path: Path) -> None:
     """The same model, context and precision: still two tables, and nothing of theirs is ranked."""
     ours = [made.quality_row("int4-head", 2048), made.speed_row("int4-head", 2048)]

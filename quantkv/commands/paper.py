@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from quantkv.commands.arguments import Json
 
 
 def paper(
     folder: Annotated[
         Path, typer.Argument(help="a folder of studies: folders with result rows in rows/", exists=True)
     ] = Path("experiments"),
+    as_json: Json = False,
 ) -> None:
     """Make every figure and table of a folder of studies again, from their rows alone."""
     from rich.console import Console
 
     from quantkv.report.paper import write_paper
 
-    console = Console()
-    written = write_paper(
-        folder, tell=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
-    )
+    console = Console(stderr=as_json)
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    written = write_paper(folder, tell=tell)
+    if as_json:
+        typer.echo(json.dumps({"files": [str(path) for path in written]}, indent=2))
+        return
     for path in written:
-        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+        tell(f"  {path}")

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 
 def print_wide(part: RenderableType, console: Console) -> None:
-    """Print a table or line unsqueezed: a cut short string would name no format."""
+    """Print a table or line as wide as it is, whatever the console's width: a cut short string would name
+    no format."""
     from rich.measure import Measurement
+    from rich.segment import Segments
 
     whole = Measurement.get(console, console.options.update(max_width=10_000), part).maximum
-    # a dumb terminal heeds a width only beside a height
-    wide = type(console)(width=max(whole, console.width), height=console.height)
-    wide.print(part, highlight=False, markup=False)
+    options = console.options.update(width=max(whole, console.width), highlight=False, markup=False)
+    console.print(Segments(console.render(part, options)), soft_wrap=True, end="")

@@ -1,4 +1,4 @@
-"""The summary on a terminal: one table where it fits, several below each other where it does not."""
+"""The summary: in a file or a pipe one whole table, on a narrow terminal several below each other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from quantkv.commands.wide import print_wide
 from quantkv.report.behaviour.tables import print_behaviour
 from quantkv.report.captions import caption, marks
 from quantkv.report.columns import Column, shown_columns
@@ -19,11 +20,11 @@ from quantkv.report.numbers import tokens
 from quantkv.report.summary import Row, Study, studies
 from quantkv.report.tables import Record, by_context, has_seeds, name_of
 
-VERDICT_STYLES = {"unfit": "bold white on red", "caution": "bold yellow", "flagged": "yellow"}
+VERDICT_STYLES = {"unfit": "white on red", "caution": "yellow", "flagged": "yellow"}
 
 
 def terminal_table(rows: Iterable[Row], console: Console | None = None) -> None:
-    """Print the summary of ``rows``, a table per study, fitted to the console's width."""
+    """Print the summary of ``rows``, a table per study."""
     console = console or Console()
     rows = list(rows)
     found = studies(rows)
@@ -37,7 +38,8 @@ def _print_study(study: Study, console: Console) -> None:
     records = study.records()
     console.print(Text(study.model, style="bold"))
     for table in _fitted(shown_columns(records), records, console):
-        console.print(table, "")
+        print_wide(table, console)
+        console.print()
     for words, style in _remarks(records) + [(line, "dim") for line in (*marks(study), caption(study))]:
         console.print(Text(words, style=style), soft_wrap=not console.is_terminal)
 
@@ -61,9 +63,10 @@ def _short(unit: str) -> str:
 
 
 def _fitted(columns: Sequence[Column], records: Sequence[Record], console: Console) -> list[Table]:
-    """One table if it fits unsqueezed; else short cells in as few tables as fit, groups kept together."""
+    """One table if it fits or nobody looks at its width; else short cells in as few tables as fit, groups
+    kept together."""
     whole = _table(columns, records, short=False)
-    if _width(whole, console) <= console.width:
+    if not console.is_terminal or _width(whole, console) <= console.width:
         return [whole]
     groups = [list(group) for _, group in itertools.groupby(columns, key=lambda column: column.group)]
     parts: list[list[Column]] = [[]]

@@ -9,13 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from quantkv.commands.wide import print_wide
 from quantkv.report.behaviour.columns import caption, header, lines, remarks
 from quantkv.report.behaviour.groups import KINDS, Group, Row, groups
 from quantkv.report.numbers import latex
 from quantkv.report.tables import csv, escaped, pipes
-
-NAMES = 3
-"""Columns that say which cell a line is about: they are never broken."""
 
 
 def behaviour_tables(rows: Sequence[Row], kinds: Iterable[str]) -> dict[str, str]:
@@ -36,12 +34,13 @@ def print_behaviour(rows: Sequence[Row], console: Console) -> bool:
     found = [group for kind in KINDS for group in groups(rows, kind)]
     for group in found:
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for index, name in enumerate(header(group, short=True)):
-            table.add_column(name, no_wrap=index < NAMES)
+        for name in header(group, short=True):
+            table.add_column(name, no_wrap=True)
         for line in lines(group):
             table.add_row(*map(Text, line))
         console.print(Text(f"{group.model}, {group.kind}", style="bold"))
-        console.print(table, "")
+        print_wide(table, console)
+        console.print()
         for words, style in [(why, "yellow") for why in remarks(group)] + [(caption(group), "dim")]:
             console.print(Text(words, style=style), soft_wrap=not console.is_terminal)
     return bool(found)
@@ -64,6 +63,7 @@ def _latex(group: Group) -> str:
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{latex(' '.join([caption(group), *(f'{why}.' for why in remarks(group))]))}}}",
         rf"\label{{tab:{group.kind}}}",
+        r"\vspace{4pt}",
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}lrl{'r' * (len(names) - 3)}@{{}}}}",
         r"\toprule",
