@@ -17,9 +17,10 @@ from rows import failed_row, memory_row, quality_row, row, speed_row, sweep_rows
 from quantkv.report import write_report
 from quantkv.report.html import page
 from quantkv.report.html.alerts import alerts
-from quantkv.report.html.grid import JOINED, grids
+from quantkv.report.html.grid import grids
 from quantkv.report.html.headings import heading
 from quantkv.report.html.index import results
+from quantkv.report.html.joined import JOINED
 from quantkv.report.html.limits import limits
 from quantkv.report.html.looks import DARK_BACKGROUND, MIN_CONTRAST, contrast, dark_color, looks, outline
 from quantkv.report.html.words import words
@@ -180,7 +181,7 @@ def test_a_kind_that_no_code_knows_gets_its_table_and_its_dialog() -> None:
     grid = next(grid for grid in grids(found) if grid.kind == "retrieval")
     shown = {head.text: cell.text for head, cell in zip(grid.heads, grid.lines[0].cells)}
     assert shown == {
-        "format": "int4-head", "context": "512", "accuracy": "0.75000", "samples": "8", "task": "needle",
+        "format": "int4-head", "context": "512", "accuracy": "0.750", "samples": "8", "task": "needle",
         "notes": "few",
     }  # fmt: skip
     assert "retrieval: few" in [alert.words for alert in alerts(found)]
@@ -201,6 +202,57 @@ def retrieval_row(format: str, task: str, context: int, **values: Any) -> dict:
         "flags": [],
     }
     return one | {"kind": "retrieval", "key": f"{format}-{task}-{context}", "retrieval": section | values}
+
+
+def shown(grid: Any, format: str, context: int) -> dict[str, str]:
+    (line,) = (line for line in grid.lines if (line.format, line.context) == (format, context))
+    return {head.text: cell.text for head, cell in zip(grid.heads, line.cells)}
+
+
+def test_tasks_stand_beside_the_other_kinds_and_no_row_is_left_out() -> None:
+    rows = [quality_row("int4-head", 512), retrieval_row("int4-head", "needle", 512)]
+    rows += [retrieval_row("int4-head", "records", 512, exact_match=0.25, verdict=None)]
+    rows += [retrieval_row("kivi-2", "needle", 2048)]  # nothing else was measured there
+    found = results(rows)
+    joined = grids(found)[0]
+    both, alone = shown(joined, "int4-head", 512), shown(joined, "kivi-2", 2048)
+    assert (both["needle"], both["records"], both["KL"][:6]) == ("50 [20, 80]", "25 [20, 80]", "0.0058")
+    assert both["notes"] == "needle: worse than the exact cache"
+    assert (alone["needle"], alone["records"], alone["KL"]) == ("50 [20, 80]", "—", "—")
+    assert {at for line in joined.lines for at in line.rows} == set(range(len(rows)))
+
+
+def test_retrieval_has_words_and_rounded_shares_with_their_intervals() -> None:
+    row = retrieval_row("int4-head", "needle", 512, exact_match=2 / 3, p_value=0.03125)
+    row["retrieval"] |= {"packed_read_fraction": 0.93300007, "delta_log_prob_low": -0.75}
+    row["retrieval"]["delta_log_prob_high"] = -0.25
+    grid = next(grid for grid in grids(results([row])) if grid.kind == "retrieval")
+    said = shown(grid, "int4-head", 512)
+    assert said["right"] == "67 [20, 80]" and said["packed reads"] == "93.3" and said["p"] == "0.0312"
+    assert said["Δ log-probability"] == "−0.50 [−0.75, −0.25]"
+    assert not any("_" in head or "(low)" in head for head in said)
+
+
+def test_remarks_stand_by_weight_and_a_strong_drift_is_not_folded_away() -> None:
+    rows = []
+    for context, drift in ((512, 12), (1024, -104), (2048, 19)):
+        rows.append(
+            speed_row("fp16", context, values={"flags": [f"memory bandwidth drifted by {drift:+d}%"]})
+        )
+    told = [(alert.level, alert.words) for alert in alerts(results(rows)) if "drifted" in alert.words]
+    assert told == [
+        ("caution", "speed: memory bandwidth drifted by -104%"),
+        ("flag", "speed: memory bandwidth drifted by +19%"),
+        ("flag", "speed: memory bandwidth drifted by +12%"),
+    ]
+
+
+def test_a_plot_speaks_only_of_what_it_draws() -> None:
+    rows = [quality_row("int4-head", 512), retrieval_row("int4-head", "needle", 1024, exact_match_ref=None)]
+    charts = {chart["name"]: chart for chart in Parsed(page(rows)).data["studies"][0]["charts"]}
+    needle, kl = charts["task-needle"], charts["kl"]
+    assert needle["title"] == "Retrieval: needle at 1024 tokens" and kl["title"] == "Quality at 512 tokens"
+    assert needle["guides"] == [] and "dotted" not in needle["note"] and "ollow" not in needle["note"]
 
 
 def test_each_task_of_retrieval_has_a_plot_beside_the_exact_cache() -> None:

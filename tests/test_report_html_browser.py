@@ -5,6 +5,7 @@ Skipped where playwright or a Chromium is missing. Playwright drives the system'
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from quantkv.report.html import page as made
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-SMOLLM2 = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 PHONE = {"width": 360, "height": 740}
 DESK = {"width": 1280, "height": 900}
 DASH = "—"
@@ -60,8 +61,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
     assert problems == []
 
 
-def shipped() -> list[dict]:
-    return [json.loads(path.read_text()) for path in sorted(SMOLLM2.glob("*.json"))]
+def shipped(study: str = "smollm2") -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted((EXPERIMENTS / study / "rows").glob("*.json"))]
 
 
 def lines(loaded: Any, column: str | None = None) -> list[str]:
@@ -80,7 +81,7 @@ def head(loaded: Any, column: str) -> Any:
 def test_the_shipped_sweep_draws_four_plots_and_lists_every_cell(opened: Any) -> None:
     loaded = opened(shipped())
     assert loaded.locator("#charts figure > .chart > svg").count() == 4
-    assert loaded.locator("#count").inner_text() == "27 of 27 lines"
+    assert loaded.locator("#count").inner_text() == "27 of 27 lines, 54 rows"
     assert "kivi-2 at 512, 2048, 4096" in loaded.locator("#warnings .damaged").inner_text()
 
 
@@ -120,15 +121,17 @@ def test_filters_by_kind_format_model_and_context(opened: Any) -> None:
     loaded.select_option("[data-filter=context]", "512")
     assert len(lines(loaded)) == 2
     loaded.select_option("[data-filter=model]", "other")
-    assert len(lines(loaded)) == 1 and loaded.locator("#count").inner_text() == "1 of 8 lines"
+    assert len(lines(loaded)) == 1 and loaded.locator("#count").inner_text() == "1 of 8 lines, 3 rows"
     loaded.select_option("[data-filter=context]", "2048")
     assert lines(loaded) == [] and loaded.get_by_text("No row matches.").first.is_visible()
     loaded.select_option("[data-filter=context]", "")
     loaded.get_by_role("button", name="speed", exact=True).click()
-    assert lines(loaded) == ["int4-head"] and loaded.locator("#count").inner_text() == "1 of 8 lines"
+    speed = sum(one["kind"] == "speed" for one in rows)
+    assert lines(loaded) == ["int4-head"]
+    assert loaded.locator("#count").inner_text() == f"1 of {speed} lines, 1 row"
     loaded.select_option("[data-filter=model]", "")
     loaded.select_option("[data-filter=format]", "")
-    assert len(lines(loaded)) == sum(one["kind"] == "speed" for one in rows)
+    assert len(lines(loaded)) == speed
 
 
 def test_a_line_opens_the_rows_behind_it_with_mouse_and_keyboard(opened: Any) -> None:
@@ -196,6 +199,32 @@ def test_a_phone_scrolls_tables_not_the_page(opened: Any, label: str) -> None:
     assert loaded.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     width = loaded.locator("dialog").evaluate("box => [box.scrollWidth, box.clientWidth]")
     assert width[0] <= width[1]
+
+
+def boxes(found: Any) -> list[tuple[float, float, float, float]]:
+    sides = "all => all.map(e => e.getBoundingClientRect()).map(b => [b.left, b.right, b.top, b.bottom])"
+    return [tuple(box) for box in found.evaluate_all(sides)]
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_names_do_not_overprint_and_one_context_uses_the_whole_axis(opened: Any, size: Any) -> None:
+    loaded = opened(shipped("quality"), size=size)
+    figures = loaded.locator("#charts figure")
+    names = boxes(figures.nth(0).locator("[aria-label=text] text").filter(has_text="-"))
+    assert len(names) == 7  # of nine formats: fp16 and k8v4 have no hyphen
+    for one, other in itertools.combinations(names, 2):
+        apart = one[1] <= other[0] or other[1] <= one[0] or abs(one[2] - other[2]) >= 11
+        assert apart, (one, other)
+    needle = figures.filter(has_text="Retrieval: needle at 1024 tokens")
+    marks = boxes(needle.locator("[aria-label=dot] path"))
+    (svg,) = boxes(needle.locator(".chart > svg"))
+    assert max(mark[0] for mark in marks) - min(mark[0] for mark in marks) > 0.6 * (svg[1] - svg[0])
+
+
+def test_the_table_takes_the_width_there_is(opened: Any) -> None:
+    loaded = opened(shipped(), size={"width": 1920, "height": 1080})
+    assert loaded.locator(".scroll:visible").evaluate("place => place.scrollWidth <= place.clientWidth")
+    assert loaded.evaluate("document.documentElement.scrollWidth") <= 1920
 
 
 def test_labels_that_are_markup_do_nothing(opened: Any) -> None:

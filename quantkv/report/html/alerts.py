@@ -5,6 +5,7 @@ They are gathered from all rows, also from those that no table shows because a n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ from quantkv.report.summary import Row, protocol_of, requested
 
 LEVELS = ("damaged", "failed", "caution", "flag", "note")
 DISTINGUISHING = ("model", "revision", "dtype", "attn", "format", "spec", "context", "batch", "seed")
+DRIFT = re.compile(r"drifted by ([+-]\d+)%")
+STRONG_DRIFT = 25.0
+"""Percent: a machine that changed by a quarter while it timed makes times that prove nothing."""
 VERSIONS = ("quantkv", "commit", "torch", "transformers")
 
 
@@ -36,7 +40,13 @@ def alerts(found: Results) -> list[Alert]:
             contexts.append(context)
     gathered = [Alert(level, words, _where(labels)) for (level, words), labels in places.items()]
     gathered += [*_left_out(found), *_mixed_versions(found)]
-    return sorted(gathered, key=lambda alert: LEVELS.index(alert.level))
+    return sorted(gathered, key=lambda alert: (LEVELS.index(alert.level), -_weight(alert.words)))
+
+
+def _weight(words: str) -> float:
+    """How much a machine drifted, in percent; no other remark of a level weighs more than its neighbours."""
+    found = DRIFT.search(words)
+    return abs(float(found[1])) if found else 0.0
 
 
 def _all(found: Results) -> Iterator[tuple[str, str, str, int]]:
@@ -55,7 +65,7 @@ def _of_row(row: Row) -> Iterator[tuple[str, str]]:
     if section.get("verdict") == "worse":
         yield "caution", f"{kind}: worse than the exact cache on the same samples"
     for flag in section.get("flags") or []:
-        yield "flag", f"{kind}: {flag}"
+        yield "caution" if _weight(flag) >= STRONG_DRIFT else "flag", f"{kind}: {flag}"
     for note in effective.get("notes") or []:
         yield "note", f"{kind}: {note}"
     if kind == "speed" and row.get("status") == "ok" and effective.get("engine") == "reference":

@@ -1,6 +1,7 @@
 // Plots: every function takes what it draws and returns an element; nothing here keeps state.
 
 const SIDE_STEP = 3; // pixels between formats of one context, so that bars of equal values stay visible
+const WIDE_STEP = 9; // the same for shares, most of which are equal
 const MARKER = 1.35; // marker radius in the page for each point of its size in the printed figures
 
 /** The marker of a format as Plot draws symbols: `size` is an area. */
@@ -74,13 +75,31 @@ function formatMarks(look, points, joined) {
   ];
 }
 
-/** Points with the place they are drawn at: within the axis, and stepped sideways where `step` says so. */
-function placed(points, formats, [bottom], step) {
+/** Points with the place they are drawn at: within the axis, and where `place` says for their format. */
+function placed(points, formats, [bottom], place) {
   return points.map((p) => {
-    const at = formats.findIndex((look) => look.label === p.format) - (formats.length - 1) / 2;
+    const at = formats.findIndex((look) => look.label === p.format);
     const inside = (value) => (value === null ? null : Math.max(value, bottom));
-    return { ...p, px: p.x * 2 ** (at * step), py: inside(p.y), plow: inside(p.low), phigh: inside(p.high) };
+    return { ...p, px: place(p.x, at, formats.length), py: inside(p.y), plow: inside(p.low), phigh: inside(p.high) };
   });
+}
+
+/** The contexts of a chart; bits against quality has none of its own. */
+function contextsOf(chart) {
+  if (chart.name === "pareto") return [];
+  return d3.sort(new Set([...chart.points, ...chart.failed].map((p) => p.x)));
+}
+
+/** Where a mark stands: at its bits, at its format where there is one context, else beside its context. */
+function placing(chart, contexts, count, width) {
+  if (chart.name === "pareto") return (x) => x;
+  if (contexts.length === 1) return (x, at) => at;
+  if (chart.name === "memory") return (x) => x;
+  const octaves = Math.log2(contexts.at(-1) / contexts[0]) + 0.6;
+  const nearest = d3.min(d3.pairs(contexts), ([one, next]) => Math.log2(next / one));
+  const room = (0.5 * nearest * (width - 90)) / octaves;
+  const apart = chart.scale === "share" ? Math.min(WIDE_STEP, room / count) : Math.min(SIDE_STEP, 40 / count);
+  return (x, at) => x * 2 ** ((at - (count - 1) / 2) * ((apart * octaves) / (width - 90)));
 }
 
 function boundMarks(chart, [bottom, top]) {
@@ -100,25 +119,62 @@ function frontier(points) {
   return d3.sort(points, (p) => p.x, (p) => p.y).filter((p) => p.py < best && ((best = p.py), true));
 }
 
-function axes(chart, contexts, range, width) {
+function shortened(label) {
+  return label.length > 16 ? `${label.slice(0, 15)}…` : label;
+}
+
+function axes(chart, contexts, formats, range, width) {
   const y = chart.scale === "log"
     ? { type: "log", domain: range, ticks: logTicks(range), tickFormat: tickText }
     : { domain: range, nice: false, ticks: 6 };
   if (chart.name === "pareto") {
     return { x: { label: `${chart.x} →`, nice: true, ticks: Math.round(width / 70), tickFormat: (bits) => String(Number(bits.toFixed(2))), inset: 18, labelAnchor: "center" }, y };
   }
+  if (contexts.length === 1) {
+    const ticks = d3.range(formats.length);
+    return { x: { domain: [-0.6, formats.length - 0.4], ticks, tickFormat: (at) => shortened(formats[at].label), tickRotate: -35, label: null }, y };
+  }
   const room = 2 ** Math.max(0.3, 0.07 * Math.log2(contexts.at(-1) / contexts[0]));
   const domain = [contexts[0] / room, contexts.at(-1) * room];
   return { x: { type: "log", base: 2, domain, ticks: contexts, tickFormat: String, label: `${chart.x} →`, labelAnchor: "center" }, y };
 }
 
-/** Names beside the points, on the side where there is room. */
-function names(points, middle) {
-  const said = { x: "px", y: "py", text: "format", fill: "currentColor", stroke: "var(--card)", strokeWidth: 3 };
-  return [
-    Plot.text(points.filter((p) => p.x <= middle), { ...said, textAnchor: "start", dx: 9 }),
-    Plot.text(points.filter((p) => p.x > middle), { ...said, textAnchor: "end", dx: -9 }),
-  ];
+const SIDES = [0, -7, 7, -13, 13, -20, 20, -27, 27].flatMap((down) => [[9, down], [-9, down]]);
+const FAR = 10; // pixels above or below its point from which on a name needs a line to it
+const LETTER = 6.8, LINE = 12; // pixels that a letter and a line of a name take
+
+/** What a name covers that stands `dx`, `dy` from the point at `x`, `y`. */
+function nameBox(name, x, y, [dx, dy]) {
+  const wide = LETTER * name.length;
+  const left = dx > 0 ? x + dx : x + dx - wide;
+  return { left, right: left + wide, top: y + dy - LINE / 2, bottom: y + dy + LINE / 2 };
+}
+
+function meet(one, other) {
+  return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
+}
+
+/** Names beside the points, from the right to the left, each on the first side where it covers no mark and no other name. */
+function names(points, plot, width) {
+  const [x, y] = ["x", "y"].map((name) => plot.scale(name).apply);
+  const taken = points.map((p) => ({ left: x(p.px) - 4, right: x(p.px) + 4, top: y(p.py) - 4, bottom: y(p.py) + 4 }));
+  const free = (box) => box.left > 50 && box.right < width && !taken.some((other) => meet(box, other));
+  return d3.sort(points, (p) => -p.px).map((p) => {
+    const at = SIDES.find((side) => free(nameBox(p.format, x(p.px), y(p.py), side))) ?? SIDES[0];
+    taken.push(nameBox(p.format, x(p.px), y(p.py), at));
+    const anchor = at[0] > 0 ? "start" : "end";
+    const link = [[p.px, p.py], [plot.scale("x").invert(x(p.px) + at[0]), plot.scale("y").invert(y(p.py) + at[1])]];
+    return [
+      Math.abs(at[1]) > FAR ? Plot.line(link, { stroke: "currentColor", strokeOpacity: 0.5, strokeWidth: 0.8 }) : null,
+      Plot.text([p], { x: "px", y: "py", text: "format", textAnchor: anchor, dx: at[0], dy: at[1], fill: "currentColor", stroke: "var(--card)", strokeWidth: 3 }),
+    ];
+  });
+}
+
+/** The yardsticks: a line along contexts, or across where there is one context. */
+function guideMarks(chart, contexts) {
+  const look = { stroke: "currentColor", strokeDasharray: "1.5 3", y: "y" };
+  return chart.guides.map((guide) => (contexts.length === 1 ? Plot.ruleY(guide.points, look) : Plot.line(guide.points, { ...look, x: "x" })));
 }
 
 /** One chart of a study as an SVG; `shown` are the looks of the formats that are not hidden. */
@@ -127,27 +183,28 @@ function drawChart(chart, study, shown, context, width, open) {
   const pareto = chart.name === "pareto";
   const points = chart.points.filter((p) => labels.has(p.format) && (!pareto || p.context === context));
   const range = extent(chart, points);
-  const contexts = study.contexts;
-  const octaves = Math.log2(contexts.at(-1) / contexts[0]) + 0.6;
-  const drawnFormats = study.formats.filter((look) => points.some((p) => p.format === look.label));
-  const apart = Math.min(SIDE_STEP, 40 / drawnFormats.length);
-  const sideways = pareto || chart.name === "memory" ? 0 : (apart * octaves) / (width - 90);
-  const ready = placed(points, drawnFormats, range, sideways);
   const failed = chart.failed.filter((p) => labels.has(p.format));
-  const middle = d3.mean(d3.extent(ready, (p) => p.x)) ?? 0;
-  const svg = Plot.plot({
+  const contexts = contextsOf(chart);
+  const drawnFormats = study.formats.filter((look) => [...points, ...failed].some((p) => p.format === look.label));
+  const place = placing(chart, contexts, drawnFormats.length, width);
+  const ready = placed(points, drawnFormats, range, place);
+  const frame = {
     width, height: Math.max(270, Math.min(360, 0.62 * width)), ariaLabel: `${chart.title}: ${chart.y}`,
-    marginLeft: 52, marginRight: chart.bounds.length ? 54 : 24, marginTop: 30, marginBottom: 40,
-    ...axes(chart, contexts, range, width),
+    marginLeft: 52, marginRight: chart.bounds.length ? 54 : 24, marginTop: 30, marginBottom: contexts.length === 1 ? 76 : 40,
+    ...axes(chart, contexts, drawnFormats, range, width),
+  };
+  const bare = pareto && ready.length ? Plot.plot({ ...frame, marks: [Plot.dot(ready, { x: "px", y: "py" })] }) : null;
+  const svg = Plot.plot({
+    ...frame,
     marks: [
       Plot.gridY({ ticks: chart.scale === "log" ? logTicks(range) : 6, stroke: "currentColor", strokeOpacity: 0.1 }),
       Plot.axisY({ label: `↑ ${chart.y}`, ticks: chart.scale === "log" ? logTicks(range) : 6, tickFormat: chart.scale === "log" ? tickText : undefined, tickSize: 3 }),
       boundMarks(chart, range),
-      chart.guides.map((guide) => Plot.line(guide.points, { x: "x", y: "y", stroke: "currentColor", strokeDasharray: "1.5 3" })),
+      guideMarks(chart, contexts),
       pareto ? Plot.line(frontier(ready), { x: "px", y: "py", stroke: "currentColor", strokeOpacity: 0.4, strokeDasharray: "5 4" }) : null,
       shown.map((look) => formatMarks(look, ready.filter((p) => p.format === look.label), !pareto)),
-      pareto ? names(ready, middle) : null,
-      Plot.dot(failed, { x: "x", frameAnchor: "bottom", symbol: "times", r: 5, stroke: "var(--bad)", strokeWidth: 1.6 }),
+      bare ? names(ready, bare, width - frame.marginRight) : null,
+      Plot.dot(placed(failed, drawnFormats, range, place), { x: "px", frameAnchor: "bottom", symbol: "times", r: 5, stroke: "var(--bad)", strokeWidth: 1.6 }),
       Plot.tip(ready, Plot.pointer({ x: "px", y: "py", title: "tip", maxRadius: 30 })),
     ],
   });

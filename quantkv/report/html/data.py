@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantkv.report.curves import METRICS, Curve, curves, per_context, with_baseline
+from quantkv.report.drift import drifted
 from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records, study_names
 from quantkv.report.html.looks import looks
 from quantkv.report.html.tasks import task_charts
+from quantkv.report.html.titles import against
 from quantkv.report.numbers import compact, significant
 from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Study
 
@@ -36,33 +38,35 @@ class Chart:
 CHARTS = (
     Chart(
         "kl",
-        "Quality against context",
+        "Quality",
         "KL to the exact cache (nats per token)",
         "kl",
         "log",
-        "Mean KL divergence with its interval; formats stand slightly apart, so that bars stay visible.",
+        "Mean KL divergence with its interval; formats stand apart, so that bars stay visible.",
     ),
     Chart(
         "memory",
-        "Memory against context",
+        "Memory",
         "cache held (MiB)",
         "held",
         "log",
-        "Bytes the cache holds; the dotted line is a cache of 16 bits per element.",
+        "Bytes the cache holds.",
     ),
     Chart(
         "decode_ms",
-        "Decode time against context",
+        "Decode time",
         "decode (ms per step)",
         "decode_ms",
         "linear",
-        "Median, bars from the 10th to the 90th percentile. Hollow: PyTorch reference engine, no claim.",
+        "Median, bars from the 10th to the 90th percentile.",
     ),
 )
 PARETO_NOTE = (
     "Bits per element of the whole cache, exact tokens counted at 16, against mean KL with its interval. "
     "The dashed line joins the formats that no other beats in both."
 )
+SIXTEEN_BITS = "The dotted line is a cache of 16 bits per element."
+HOLLOW = "Hollow: PyTorch reference engine, no claim."
 BOUNDS = [{"y": CAUTION_KL, "text": "caution"}, {"y": UNFIT_KL, "text": "unfit"}]
 
 
@@ -124,10 +128,15 @@ def _chart(
         for curve in drawn
         for context in curve.failed
     ]
-    head = {"name": chart.name, "title": chart.title, "x": "context (tokens)", "y": chart.axis}
+    title = against(chart.title, (place["x"] for place in (*points, *failed)))
+    head = {"name": chart.name, "title": title, "x": "context (tokens)", "y": chart.axis}
     bounds = BOUNDS if chart.name == "kl" else []
-    shape = {"scale": chart.scale, "bounds": bounds, "guides": _guides(chart, study)}
-    return {**head, **shape, "note": _note(chart, study), "points": points, "failed": failed}
+    guides = _guides(chart, study)
+    said = [_note(chart, study)] + [SIXTEEN_BITS] * (chart.name == "memory" and bool(guides))
+    said += [HOLLOW] * any(point["hollow"] for point in points)
+    said += [drifted(study)] * (chart.name == "decode_ms")
+    shape = {"scale": chart.scale, "bounds": bounds, "guides": guides, "note": " ".join(filter(None, said))}
+    return {**head, **shape, "points": points, "failed": failed}
 
 
 def _rows_by_point(

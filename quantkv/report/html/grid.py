@@ -1,122 +1,34 @@
 """The tables of the page: one that joins all kinds by format and context, one per kind with every number.
 
-A cell is the text that is shown and the value it is sorted by; None sorts last. The joined table has the
-columns of ``report.columns``; those of a kind are found in its rows, so that a new kind needs nothing here.
+Columns of a kind are found in its rows, so that a new kind needs nothing here; a number and the two ends of
+its interval share a column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from quantkv.report import numbers
-from quantkv.report.columns import Column, shown_columns
-from quantkv.report.html.headings import heading
-from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records, study_names
-from quantkv.report.notes import VERDICT_MARKS, notes
-from quantkv.report.numbers import DASH, missing
+from quantkv.report.behaviour.groups import PARTS
+from quantkv.report.html.cells import Cell, Grid, Head, Line, plain, whole
+from quantkv.report.html.headings import SHARE, heading
+from quantkv.report.html.index import Results, cell_of_record, rows_of_records
+from quantkv.report.html.joined import joined
+from quantkv.report.html.tasks import part
+from quantkv.report.numbers import missing
 from quantkv.report.style import rank
-from quantkv.report.summary import METRICS, Record, Row, protocol_of, requested
+from quantkv.report.summary import METRICS, Row, protocol_of, requested
 
-JOINED = "all kinds"
-VALUES = {
-    "bits": "bits_packed",
-    "memory": "held_bytes",
-    "memory_ratio": "ratio_to_16bit",
-    "decode": "decode_ms_median",
-    "ratio": "ratio_to_baseline",
-    "rate": "decode_tokens_per_s",
-    "published": "perplexity",
-    "ppl": "ppl_ratio",
-    "delta": "delta_nll",
-    "kl": "kl_mean",
-    "top1": "top1_agreement",
-    "top5": "top5_agreement",
-}
-"""What a column of ``report.columns`` is sorted by, where its name is not that of the number."""
-DIGITS = 5
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    sort: float | str | None
-
-
-@dataclass(frozen=True)
-class Head:
-    text: str
-    unit: str
-    numeric: bool
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line: what filters look at, the rows it opens, and its cells; the first cell names the format."""
-
-    format: str
-    model: str
-    context: int
-    rows: tuple[int, ...]
-    verdict: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Grid:
-    kind: str
-    heads: tuple[Head, ...]
-    lines: tuple[Line, ...]
+DIGITS = 3
+MEANS = {"kl": "kl_mean", "ratio": "ratio_to_baseline"}
+"""Numbers that are not named as the ends of their intervals are."""
 
 
 def grids(found: Results) -> list[Grid]:
-    joined = _joined(found)
+    first = joined(found)
     verdicts = _verdicts(found)
-    return ([joined] if joined.lines else []) + [_of_kind(found, kind, verdicts) for kind in found.kinds]
-
-
-def _joined(found: Results) -> Grid:
-    names = study_names(found.studies)
-    records = [record for study in found.studies for record in study.records()]
-    batched = any(study.batch > 1 for study in found.studies)
-    columns = [column for column in shown_columns(records) if column.name != "rate" or batched]
-    seeds = len({record["seed"] for record in records}) > 1
-    lines = []
-    for study, name in zip(found.studies, names):
-        sources = rows_of_records(study, found.rows)
-        for record in study.records():
-            first = [_format(record), _whole(record["context"])]
-            first += [Cell(name, name)] * (len(names) > 1) + [_whole(record["seed"])] * seeds
-            cells = [*first, *(_cell(column, record) for column in columns), _notes(record)]
-            lines.append(_line(record, tuple(sources.get(cell_of_record(record), [])), tuple(cells)))
-    heads = [Head("format", "", False), Head("context", "tokens", True)]
-    heads += [Head("study", "", False)] * (len(names) > 1)
-    heads += [Head("seed", "", True)] * seeds
-    heads += [*(Head(column.header, column.unit, True) for column in columns), Head("notes", "", False)]
-    return Grid(JOINED, tuple(heads), tuple(lines))
-
-
-def _line(record: Record, rows: tuple[int, ...], cells: tuple[Cell, ...]) -> Line:
-    model, verdict = str(record["model"]), record["verdict"]
-    return Line(record["label"], model, int(record["context"]), rows, verdict, cells)
-
-
-def _format(record: Record) -> Cell:
-    mark = VERDICT_MARKS.get(record["verdict"], "")
-    return Cell(f"{mark} {record['label']}".lstrip(), record["label"])
-
-
-def _cell(column: Column, record: Record) -> Cell:
-    text = (column.short if column.name == "delta" else column.text)(record)
-    name = VALUES.get(column.name, column.name)
-    return Cell(text, number(record[name]) if name in record else number(column.badness(record)))
-
-
-def _notes(record: Record) -> Cell:
-    flags = [flag for flag in str(record["flags"]).split("; ") if flag and not flag.startswith("quality: ")]
-    text = "; ".join(filter(None, (notes(record), *flags)))
-    return Cell(text, text or None)
+    return ([first] if first.lines else []) + [_of_kind(found, kind, verdicts) for kind in found.kinds]
 
 
 def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
@@ -125,21 +37,29 @@ def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
     rows = [found.rows[at] for at in numbers_of]
     identity = _identity(rows)
     metrics = {name: numeric for name, numeric in _metrics(rows, kind).items() if name not in identity}
+    ends = _ends(metrics)
+    shown = {name: numeric for name, numeric in metrics.items() if name not in _flat(ends)}
     heads = [Head("format", "", False), Head("context", "tokens", True)]
-    heads += [Head(name, "", False) for name in identity]
-    heads += [Head(*heading(name)[:2], numeric) for name, numeric in metrics.items()]
+    heads += [Head(heading(name)[0], "", False) for name in identity]
+    heads += [Head(*heading(name)[:2], numeric) for name, numeric in shown.items()]
     heads.append(Head("notes", "", False))
     lines = []
     for at, row, own in zip(numbers_of, rows, _settings(rows)):
-        context = int(requested(row, "context") or 0)
+        context, section = int(requested(row, "context") or 0), row.get(kind) or {}
         label = found.labels[at]
-        cells = [Cell(label, label), _whole(context), *(_any(own.get(name)) for name in identity)]
-        cells += [_metric(name, (row.get(kind) or {}).get(name)) for name in metrics]
+        cells = [Cell(label, label), whole(context), *(plain(own.get(name)) for name in identity)]
+        cells += [_metric(name, section, ends.get(name)) for name in shown]
         cells.append(_remarks(row))
         verdict = verdicts.get(at, "")
         lines.append(Line(label, str(requested(row, "model")), context, (at,), verdict, tuple(cells)))
-    lines.sort(key=lambda line: (line.model, line.context, rank(line.format)))
+    lines.sort(
+        key=lambda line: (line.model, _part(found.rows[line.rows[0]]), line.context, rank(line.format))
+    )
     return Grid(kind, tuple(heads), tuple(lines))
+
+
+def _part(row: Row) -> str:
+    return part(row) if row["kind"] in PARTS else ""
 
 
 def _verdicts(found: Results) -> dict[int, str]:
@@ -183,29 +103,41 @@ def _scalars(section: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (section or {}).items() if not isinstance(value, dict | list)}
 
 
-def _metric(name: str, value: Any) -> Cell:
+def _ends(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """The names of the two ends of a number's interval, by the number's own."""
+    known = dict.fromkeys(names)
+    stems = [name.removesuffix("_low") for name in known if name.endswith("_low")]
+    pairs = {MEANS.get(stem, stem): (f"{stem}_low", f"{stem}_high") for stem in stems}
+    return {name: pair for name, pair in pairs.items() if name in known and set(pair) <= set(known)}
+
+
+def _flat(ends: Mapping[str, tuple[str, str]]) -> set[str]:
+    return {name for pair in ends.values() for name in pair}
+
+
+def _metric(name: str, section: Mapping[str, Any], ends: tuple[str, str] | None) -> Cell:
+    value: Any = section.get(name)
     if missing(value) or isinstance(value, str | bool):
-        return _any(value)
-    scale = heading(name)[2]
+        return plain(value)
+    _, unit, scale = heading(name)
     if isinstance(value, int) and scale == 1:
-        return _whole(value)
-    return Cell(_digits(value * scale), float(value))
+        return whole(value)
+    interval: list[Any] = [section.get(end) for end in ends or ()]
+    if not interval or any(map(missing, interval)):
+        return Cell(numbers.percent(value) if unit == SHARE else _digits(value * scale), float(value))
+    return Cell(_with_interval(name, *(scale * number for number in (value, *interval))), float(value))
+
+
+def _with_interval(name: str, value: float, low: float, high: float) -> str:
+    if name.startswith("delta_"):
+        return numbers.with_interval(value, low, high, sign=True)
+    if heading(name)[1] == SHARE:
+        return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return numbers.compact_interval(value, low, high)
 
 
 def _digits(value: float) -> str:
     return numbers.compact(value, DIGITS) if abs(value) < 1 else numbers.significant(value, DIGITS)
-
-
-def _whole(value: Any) -> Cell:
-    return Cell(DASH, None) if missing(value) else Cell(str(int(value)), float(value))
-
-
-def _any(value: Any) -> Cell:
-    if missing(value):
-        return Cell(DASH, None)
-    if isinstance(value, bool):
-        return Cell("yes" if value else "no", float(value))
-    return Cell(str(value), float(value) if isinstance(value, int | float) else str(value))
 
 
 def _remarks(row: Row) -> Cell:
@@ -213,4 +145,4 @@ def _remarks(row: Row) -> Cell:
     status = "" if row.get("status") == "ok" else f"{row.get('status')}: {row.get('reason') or 'no reason'}"
     flags = (row.get(str(row["kind"])) or {}).get("flags") or []
     text = "; ".join(filter(None, (status, *flags, *((row.get("effective") or {}).get("notes") or []))))
-    return Cell(text, text or None)
+    return Cell(text, text) if text else Cell("", None)

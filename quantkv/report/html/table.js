@@ -30,6 +30,13 @@ function chosenFilters() {
   return selects.map((select) => [select.dataset.filter, select.value]);
 }
 
+/** How many rows the lines to be seen are made of. */
+function rowsBehind(lines) {
+  const seen = lines.filter((line) => !line.hidden);
+  const rows = new Set(seen.flatMap((line) => line.dataset.rows.split(" ").filter(Boolean))).size;
+  return `${rows} row${rows === 1 ? "" : "s"}`;
+}
+
 /** Show the lines that every filter lets through, in the tables of all kinds, and count those of the open one. */
 function filterLines() {
   const wanted = chosenFilters();
@@ -38,7 +45,7 @@ function filterLines() {
     for (const line of lines) line.hidden = !wanted.every(([name, value]) => line.dataset[name] === value);
     const left = lines.filter((line) => !line.hidden).length;
     region.querySelector(".none").hidden = left > 0;
-    if (!region.hidden) document.getElementById("count").textContent = `${left} of ${lines.length} lines`;
+    if (!region.hidden) document.getElementById("count").textContent = `${left} of ${lines.length} lines, ${rowsBehind(lines)}`;
   }
 }
 

@@ -1,4 +1,4 @@
-"""Plots of retrieval: for each task the share of questions answered, format by format, against context.
+"""Retrieval and generation on the page: which rows stand with a study, and a plot for each task of retrieval.
 
 Rows of tasks belong to no study; they stand with the studies of the same model and dtype.
 """
@@ -7,44 +7,52 @@ from __future__ import annotations
 
 from typing import Any
 
+from quantkv.report.behaviour.groups import KINDS, PARTS, part_of
 from quantkv.report.html.index import Results, number
+from quantkv.report.html.titles import against
 from quantkv.report.numbers import percent
-from quantkv.report.summary import Row, Study, requested
+from quantkv.report.summary import Row, Study, citation, requested
 
 SAME = ("model", "revision", "dtype", "batch")
-NOTE = (
-    "Share of questions answered exactly, with Wilson intervals; hollow: the exact cache does no better than "
-    "chance there, so that nothing can be concluded. The dotted line is the exact cache."
-)
+NOTE = "Share of questions answered exactly, with Wilson intervals."
+EXACT = "The dotted line is the exact cache."
+HOLLOW = "Hollow: the exact cache does no better than chance there, so that nothing can be concluded."
 Payload = dict[str, Any]
+
+
+def task_rows(study: Study, found: Results) -> list[int]:
+    """Rows of tasks that were asked of the study's model; none where the study is made of others' numbers."""
+    if citation(study.rows[0]):
+        return []
+    asked = [requested(study.rows[0], name) for name in SAME]
+    numbers = [at for kind in KINDS for at in found.of_kind(kind)]
+    return [at for at in numbers if [requested(found.rows[at], name) for name in SAME] == asked]
+
+
+def part(row: Row) -> str:
+    """The task of a retrieval row, the mode of a generation row."""
+    kind = str(row["kind"])
+    return str((row.get(kind) or {}).get(PARTS[kind]) or part_of(row))
 
 
 def task_charts(study: Study, found: Results) -> list[Payload]:
     """A chart for each task that was asked of the study's model; none without retrieval rows."""
-    asked = [requested(study.rows[0], name) for name in SAME]
-    numbers = [
-        at
-        for at in found.of_kind("retrieval")
-        if [requested(found.rows[at], name) for name in SAME] == asked and found.rows[at].get("retrieval")
-    ]
-    tasks = sorted({str(found.rows[at]["retrieval"].get("task")) for at in numbers})
-    return [_chart(task, [at for at in numbers if _task(found.rows[at]) == task], found) for task in tasks]
-
-
-def _task(row: Row) -> str:
-    return str(row["retrieval"].get("task"))
+    numbers = [at for at in task_rows(study, found) if found.rows[at].get("retrieval")]
+    tasks = sorted({part(found.rows[at]) for at in numbers})
+    return [_chart(task, [at for at in numbers if part(found.rows[at]) == task], found) for task in tasks]
 
 
 def _chart(task: str, numbers: list[int], found: Results) -> Payload:
-    points = [_point(at, found) for at in numbers]
+    points = [point for point in (_point(at, found) for at in numbers) if point["y"] is not None]
     exact = {
         found.rows[at]["requested"]["context"]: _value(found.rows[at], "exact_match_ref") for at in numbers
     }
     line = [{"x": context, "y": value} for context, value in sorted(exact.items()) if value is not None]
-    head = {"name": f"task-{task}", "title": f"Retrieval against context: {task}", "x": "context (tokens)"}
-    shape = {"y": "answered exactly (share)", "scale": "share", "note": NOTE, "bounds": []}
-    known = [point for point in points if point["y"] is not None]
-    return {**head, **shape, "guides": [{"points": line}], "points": known, "failed": []}
+    title = against(f"Retrieval: {task}", [point["context"] for point in points])
+    head = {"name": f"task-{task}", "title": title, "x": "context (tokens)"}
+    note = " ".join([NOTE] + [EXACT] * bool(line) + [HOLLOW] * any(point["hollow"] for point in points))
+    shape = {"y": "answered exactly (share)", "scale": "share", "note": note, "bounds": []}
+    return {**head, **shape, "guides": [{"points": line}] * bool(line), "points": points, "failed": []}
 
 
 def _point(at: int, found: Results) -> Payload:

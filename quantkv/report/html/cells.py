@@ -1,0 +1,58 @@
+"""What the tables of the page are made of.
+
+A cell is the text that is shown and the value it is sorted by; None sorts last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quantkv.report.numbers import DASH, missing
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    sort: float | str | None
+
+
+@dataclass(frozen=True)
+class Head:
+    text: str
+    unit: str
+    numeric: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: what filters look at, the rows it opens, and its cells; the first cell names the format."""
+
+    format: str
+    model: str
+    context: int
+    rows: tuple[int, ...]
+    verdict: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    kind: str
+    heads: tuple[Head, ...]
+    lines: tuple[Line, ...]
+
+
+NOTHING = Cell(DASH, None)
+
+
+def whole(value: Any) -> Cell:
+    return NOTHING if missing(value) else Cell(str(int(value)), float(value))
+
+
+def plain(value: Any) -> Cell:
+    if missing(value):
+        return NOTHING
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no", float(value))
+    return Cell(str(value), float(value) if isinstance(value, int | float) else str(value))
