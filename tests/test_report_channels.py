@@ -104,6 +104,14 @@ def test_files_hold_null_where_nothing_was_measured(tmp_path):
     assert "damage.png" not in {path.name for path in written}
 
 
+@pytest.mark.parametrize(("measured", "drawn"), [([0.2, np.nan], False), ([0.2, 0.1], True)])
+def test_damage_is_drawn_from_two_measured_formats_on(tmp_path, measured, drawn):
+    index = pd.Index(["b", "int8-head"], name="format")
+    damage = pd.DataFrame({"predicted": [1.5, 0.1], "kl_mean": measured}, index=index)
+    written = write_inspection(inspection(), damage, {"context": 6}, tmp_path / "out", [0])
+    assert ("damage.png" in {path.name for path in written}) == drawn
+
+
 def test_tables_say_which_layer_is_worst_and_which_channel_is_hottest():
     damage = pd.DataFrame({"predicted": [1.5, 0.1], "kl_mean": [np.nan, 0.02]}, index=["b", "int8-head"])
     console = Console(width=120, record=True, file=io.StringIO())

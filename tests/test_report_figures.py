@@ -277,3 +277,13 @@ def test_another_policy_of_a_format_keeps_its_colour_but_not_its_line() -> None:
 def test_unknown_figures_and_widths_name_the_legal_ones(arguments: tuple[str, str], legal: str) -> None:
     with pytest.raises(QuantKVError, match=legal):
         draw(only(sweep_rows()), arguments[0], width=arguments[1])
+
+
+def test_a_context_whose_bandwidth_drifted_is_marked_and_explained() -> None:
+    steady, drifting = ({"bandwidth_drift": drift} for drift in (0.02, 0.4))
+    rows = [speed_row("fp16", 512, values=steady), speed_row("fp16", 2048, values=drifting)]
+    figure = draw(only(rows), "decode_ms")
+    marks = [line for line in figure.axes[0].get_lines() if str(line.get_gid()).startswith("drift:")]
+    assert [list(line.get_xdata()) for line in marks] == [[2048]]
+    assert "memory bandwidth drifted while timing" in legend_labels(figure)
+    assert "memory bandwidth drifted while timing" not in legend_labels(draw(only(rows[:1]), "decode_ms"))

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pandas as pd
+import pytest
 from drawn import extents, overlap
 from matplotlib.figure import Figure
 
@@ -64,6 +65,14 @@ def test_a_format_without_a_length_leaves_its_cells_empty() -> None:
     (group,) = groups(rows, "retrieval")
     _, _, kivi = (ax.images[0].get_array() for ax in needle_figure(group).axes[:3])
     assert kivi.tolist() == [[0.125, None]] * 3
+
+
+@pytest.mark.parametrize("conclusive", [True, False])
+def test_hatches_are_explained_where_there_are_any(conclusive: bool) -> None:
+    row = retrieval_row("int4-head", 512, 4)
+    row["retrieval"]["conclusive"] = conclusive
+    (group,) = groups([row], "retrieval")
+    assert ("hatched" in needle_figure(group).get_supxlabel()) is not conclusive
 
 
 def test_names_of_layer_maps_do_not_touch() -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from rows import failed_row, memory_row, quality_row, speed_row, sweep_rows
+from test_paper import retrieval_row
 
 from quantkv.report.best import best_labels
 from quantkv.report.captions import caption, marks
@@ -106,13 +107,14 @@ def test_failed_and_skipped_cells_show_status_and_reason() -> None:
     assert cells_of(table, "kivi-2", 512)[2:] == [DASH, "failed", DASH, "skipped", *[DASH] * 6, reasons]
 
 
-def test_an_unfit_row_is_bold_marked_and_said() -> None:
-    rows = [quality_row("int4-head", 512, values={"kl_mean": 0.48}), quality_row("int8-head", 512)]
-    table = markdown(only(rows))
-    line = next(line for line in table.splitlines() if "int4-head" in line)
-    assert line.startswith("| **512** | **✗ int4-head** |")
-    assert "**UNFIT: KL ≥ 0.1**" in line
-    assert "**" not in next(line for line in table.splitlines() if "int8-head" in line)
+def test_bold_is_the_best_and_an_unfit_row_is_marked_and_said() -> None:
+    rows = [point("kivi-4", 5.0, 0.004, 0.003, 0.005), point("int4-head", 4.5, 0.007, 0.006, 0.008)]
+    table = markdown(only([*rows, point("kivi-2", 3.0, 0.2, None, None)]))
+    lines = {line.split("|")[2].strip(): line for line in table.splitlines() if line.startswith("| 512")}
+    assert "**0.0040 [0.0030, 0.0050]**" in lines["kivi-4"] and "**0.0070" not in lines["int4-head"]
+    assert "UNFIT: KL ≥ 0.1" in lines["✗ kivi-2"] and "**" not in lines["✗ kivi-2"]
+    assert "Bold: at each context the best" in table
+    assert "Bold" not in markdown(only([quality_row("int8-head", 512)]))  # where nothing is bold
 
 
 def test_a_flag_that_only_repeats_the_verdict_is_not_said_twice() -> None:
@@ -238,6 +240,36 @@ def test_terminal_fits_80_columns_in_two_tables_and_cuts_nothing() -> None:
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
     assert sum(line.startswith(" ctx") or line.startswith("ctx") for line in lines) == 2
+
+
+def test_the_table_is_whole_where_the_output_is_no_terminal() -> None:
+    assert printed(sweep_rows(), 80) == printed(sweep_rows(), 300)
+
+
+@pytest.mark.parametrize("options", [{}, TERMINAL], ids=["pipe", "terminal"])
+def test_the_table_of_retrieval_is_never_squeezed(options: dict) -> None:
+    text = printed([retrieval_row("k.int8-channel@g32+v.int4-head+r128+s4", 512)], 60, **options)
+    (line,) = (line for line in text.splitlines() if line.startswith("passkey"))
+    assert "…" not in text and "k.int8-channel@g32+v.int4-head+r128+s4" in line
+    assert "60 [60, 60]" in line and line.rstrip().endswith("no worse")
+
+
+def test_times_say_how_the_machine_changed_under_them() -> None:
+    rows = [speed_row("fp16", 512, values={"bandwidth_drift": 0.02})]
+    rows.append(speed_row("fp16", 2048, values={"bandwidth_drift": -0.3}))
+    said = caption(only(rows))
+    assert "compare times within a context" in said and "drifted while timing: -30% at 2048." in said
+    alone = caption(only(rows[:1]))
+    assert "within a context" not in alone and "drifted" not in alone
+
+
+@pytest.mark.parametrize(
+    ("fill", "words"), [("prefill", "by a prefill"), ("synthetic", "with random keys and values")]
+)
+def test_a_caption_says_how_a_cache_was_filled_and_counts_one_core(fill: str, words: str) -> None:
+    row = speed_row("fp16", 512, protocol={"fill": fill})
+    row["provenance"]["machine"]["cores"] = 1
+    assert f"cache filled {words}" in caption(only([row])) and ", 1 core," in caption(only([row]))
 
 
 def test_remarks_and_captions_are_whole_lines_where_the_output_is_no_terminal() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from quantkv.report.columns import RATIO, REFERENCE_MARK
+from quantkv.report.drift import drifted
 from quantkv.report.numbers import compact, missing
 from quantkv.report.summary import (
     CAUTION_KL,
@@ -21,7 +22,9 @@ from quantkv.report.summary import (
 
 HASH_DIGITS = 12
 LISTED = 4
+FILLS = {"prefill": "by a prefill", "synthetic": "with random keys and values"}
 BOS = {"per_window": "BOS in each window", "text": "one BOS before the text"}
+WITHIN = "Contexts are timed one after the other: compare times within a context."
 PACKAGES = ("quantkv", "torch", "transformers")
 
 
@@ -37,9 +40,10 @@ def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
         of_kind = [row for row in rows if row["kind"] == kind]
         if of_kind:
             parts.append(maker(of_kind))
-    return " ".join(
-        filter(None, (*parts, _policy(rows), environment(rows), *(f"{note}." for note in study.notes)))
-    )
+        if kind == "speed" and of_kind:
+            parts.append(drifted(study))
+    notes = (f"{note}." for note in study.notes)
+    return " ".join(filter(None, (*parts, _policy(rows), environment(rows), *notes)))
 
 
 def marks(study: Study) -> list[str]:
@@ -105,12 +109,13 @@ def _speed(rows: list[Row]) -> str:
     rounds, block = (_list(p.get(name) for p in protocol) for name in ("rounds", "block"))
     engines = _list((row.get("effective") or {}).get("engine") for row in rows if not is_baseline(row))
     parts = [f"Speed: {rounds} rounds of {block} decode steps interleaved with DynamicCache, medians"]
-    parts.append(f"cache filled by {_list(p.get('fill') for p in protocol)}")
+    parts.append(f"cache filled {_list(FILLS.get(str(p.get('fill')), p.get('fill')) for p in protocol)}")
     threads = _list(_threads(row) for row in rows)
     parts.append(f"{threads} thread" + ("" if threads == "1" else "s"))
     if engines:
         parts.append(f"engine {engines}")
-    return ", ".join(parts) + "."
+    several = len({requested(row, "context") for row in rows}) > 1
+    return ", ".join(parts) + "." + f" {WITHIN}" * several
 
 
 def _threads(row: Row) -> Any:
@@ -161,10 +166,14 @@ def _machine(machine: dict[str, Any]) -> str:
     parts = [
         machine.get("gpu"),
         machine.get("cpu"),
-        f"{machine['cores']} cores" if machine.get("cores") else None,
+        _cores(machine.get("cores")),
     ]
     parts.append(f"{ram:.0f} GB" if isinstance(ram, int | float) else None)
     return ", ".join(str(part) for part in parts if part)
+
+
+def _cores(count: Any) -> str | None:
+    return f"{count} core" + ("" if count == 1 else "s") if count else None
 
 
 def _list(values: Iterable[Any]) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ERRORS = ("key_error", "value_error", "logit_error", "output_error")
 HEADERS = {"key_error": "keys", "value_error": "values", "logit_error": "logits", "output_error": "output"}
 KINDS = ("png", "pdf")
+FEWEST_POINTS = 2
+"""A single format shows no relation of predicted to measured damage."""
 
 
 def write_inspection(
@@ -61,7 +63,7 @@ def _figures(
     yield "magnitudes", channel_figure(inspection, layers)
     if len(inspection.errors):
         yield "errors", error_figure(inspection.errors)
-    if len(damage.dropna()):
+    if len(damage.dropna()) >= FEWEST_POINTS:
         yield "damage", damage_figure(damage)
 
 

@@ -44,28 +44,27 @@ def csv(frame: pd.DataFrame) -> str:
 
 
 def markdown(study: Study) -> str:
-    """A GitHub table and its caption; bad rows are bold and marked."""
+    """A GitHub table and its caption: the best formats of each context in bold, bad rows marked."""
     records = study.records()
     columns, seeds = shown_columns(records), has_seeds(records)
     with_notes = any(notes(record) for record in records)
     header = ["context", "format", *(f"{c.header} ({c.unit})" for c in columns)] + ["notes"] * with_notes
     lines = [pipes(header), pipes(["---:", ":---", *("---:" for _ in columns)] + [":---"] * with_notes)]
     for context, group in by_context(records):
-        for record in group:
-            cells = [
-                str(context),
-                escaped(name_of(record, seeds=seeds)),
-                *(escaped(c.text(record)) for c in columns),
-            ]
+        best = [best_labels(column, group) for column in columns]
+        for index, record in enumerate(group):
+            cells = [escaped(column.text(record)) for column in columns]
+            cells = [f"**{cell}**" if index in winners else cell for cell, winners in zip(cells, best)]
             cells += [escaped(notes(record))] * with_notes
-            lines.append(pipes([f"**{cell}**" if cell and _is_loud(record) else cell for cell in cells]))
+            lines.append(pipes([str(context), escaped(name_of(record, seeds=seeds)), *cells]))
     flags = remarks(records)
-    footer = (*marks(study), f"Flags: {'; '.join(flags)}." if flags else "", caption(study))
+    footer = (
+        caption(study),
+        *marks(study),
+        _rule(columns, records),
+        f"Flags: {'; '.join(flags)}." if flags else "",
+    )
     return "\n".join([*lines, "", escaped(" ".join(filter(None, footer))), ""])
-
-
-def _is_loud(record: Record) -> bool:
-    return record["verdict"] in ("unfit", "caution")
 
 
 def pipes(cells: Sequence[str]) -> str:
@@ -91,7 +90,7 @@ def latex_table(study: Study) -> str:
         r"% needs \usepackage{booktabs,graphicx}",
         r"\begin{table*}[t]",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\caption{{{_tex_caption(study)}}}",
+        rf"\caption{{{_tex_caption(study, columns)}}}",
         rf"\label{{tab:{study.slug}}}",
         r"\vspace{4pt}",
         SHRINK_TO_FIT,
@@ -116,7 +115,7 @@ def _tex_rows(group: Sequence[Record], columns: Sequence[Column], seeds: bool) -
 
 
 def _tex_name(record: Record, seeds: bool) -> str:
-    marks = {"unfit": r"$\times$", "caution": r"\textbf{!}", "flagged": r"\textbf{?}"}
+    marks = {"unfit": r"$\times$", "caution": "!", "flagged": "?"}
     mark = marks.get(record["verdict"], "")
     name = latex(name_of({**record, "verdict": ""}, seeds=seeds))
     return f"{mark}~{name}" if mark else name
@@ -136,9 +135,16 @@ def latex_figure(file: str, caption: str, *, wide: bool) -> str:
     return "\n".join([*lines, ""])
 
 
-def _tex_caption(study: Study) -> str:
-    parts = (caption(study), *marks(study), RULE, _not_measured(study.records()))
+def _tex_caption(study: Study, columns: Sequence[Column]) -> str:
+    records = study.records()
+    parts = (caption(study), *marks(study), _rule(columns, records), _not_measured(records))
     return latex(" ".join(filter(None, parts)))
+
+
+def _rule(columns: Sequence[Column], records: Iterable[Record]) -> str:
+    """What bold means, where anything is."""
+    groups = [group for _, group in by_context(records)]
+    return RULE if any(best_labels(column, group) for group in groups for column in columns) else ""
 
 
 def _not_measured(records: Iterable[Record]) -> str:

@@ -23,7 +23,7 @@ REFERENCE = "exact cache"
 PANEL_HEIGHT, AROUND = 1.15, 0.5
 MOST_COLUMNS = 5
 MOST_LENGTHS = 5
-NOTE = "context (tokens); hatched: the exact cache does no better than chance"
+LENGTHS, HATCHED = "context (tokens)", "hatched: the exact cache does no better than chance"
 Cells = dict[tuple[int, float], tuple[int, int, bool]]
 """Hits and questions by length and depth, and whether anything can be concluded at that length."""
 
@@ -41,7 +41,10 @@ def needle_figure(group: Group) -> Figure:
         for block, part in zip(np.split(grid, len(group.parts)), group.parts):
             image = _block(block, group, part, names)
         figure.colorbar(image, ax=figure.axes, label="right answers", fraction=0.02, ticks=[0, 0.5, 1])
-        figure.supxlabel(NOTE, fontsize=RC["axes.labelsize"])
+        said = [LENGTHS] + [HATCHED] * any(
+            not row["retrieval"]["conclusive"] for row in _measured(group.rows)
+        )
+        figure.supxlabel("; ".join(said), fontsize=RC["axes.labelsize"])
     return figure
 
 
@@ -65,7 +68,7 @@ def _cells(rows: Sequence[Row], part: str, name: str) -> Cells:
     """Counts of one panel, summed over seeds; the exact cache's stand in the rows of every format."""
     exact = name == REFERENCE
     found: Cells = {}
-    own = [row for row in rows if part_of(row) == part and row["status"] == "ok"]
+    own = [row for row in _measured(rows) if part_of(row) == part]
     own = [row for row in own if exact or row["requested"]["format"] == name]
     for row in {(row["requested"]["context"], row["requested"]["seed"]): row for row in own}.values():
         for entry in row["retrieval"]["depths"]:
@@ -74,6 +77,10 @@ def _cells(rows: Sequence[Row], part: str, name: str) -> Cells:
             more = entry["hits_ref" if exact else "hits"]
             found[place] = hits + more, n + entry["n"], row["retrieval"]["conclusive"]
     return found
+
+
+def _measured(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["status"] == "ok"]
 
 
 def _panel(ax: Axes, cells: Cells, lengths: Sequence[int], depths: Sequence[float]) -> Any:
