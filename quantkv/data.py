@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from quantkv.errors import QuantKVError
+from quantkv.errors import QuantKVError, first_line
 
 HF_KEYS = ("hf", "name", "split", "column", "revision")
 LEGAL = "python-docs, wikitext-2, a text file, or {hf: ID, name: CONFIG, split: test, column: text}"
@@ -35,6 +35,8 @@ def load_text(name: str | Path | dict[str, Any]) -> Text:
     """Read a text by name, path or ``{hf: ...}``; documents of a data set are joined by blank lines."""
     if isinstance(name, dict):
         return _from_dataset(name, label=_label(name))
+    if not isinstance(name, str | Path):
+        raise QuantKVError(f"no text: {name!r}; legal: {LEGAL}")
     if name == "python-docs":
         return _python_docs()
     if name == "wikitext-2":
@@ -93,8 +95,9 @@ def _load_dataset(where: dict[str, Any], split: str) -> Any:
     try:
         return load_dataset(where["hf"], where.get("name"), split=split, revision=where.get("revision"))
     except Exception as error:  # the library raises many kinds for a wrong id, split, config or no network
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise QuantKVError(f"cannot load the data set {_label(where)} (split {split}): {reason}") from error
+        raise QuantKVError(
+            f"cannot load the data set {_label(where)} (split {split}): {first_line(error)}"
+        ) from error
 
 
 def _check_keys(where: dict[str, Any]) -> None:

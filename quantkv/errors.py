@@ -13,3 +13,8 @@ class QuantKVError(ValueError):
 
 class UnsupportedError(QuantKVError):
     """A legal setting that this model, device or library release cannot run; a sweep may skip the cell."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, without the explanations that follow."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

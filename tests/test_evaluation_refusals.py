@@ -49,7 +49,7 @@ def test_a_function_that_works_in_place_changes_no_exact_token(tiny_llama: Any) 
     assert torch.equal(cache.layers[0].keys[:, :, :100], keys)
 
 
-@pytest.mark.parametrize("formats", [[3], [None], None, 3, lambda x: x])
+@pytest.mark.parametrize("formats", [[3], [None], None, 3, lambda x: x, [], {}])
 def test_formats_that_are_none(formats: Any) -> None:
     with pytest.raises(QuantKVError, match=r"no format|must be a list"):
         evaluate(*load_model("random-llama"), formats, contexts=[96], text=TEXT)
@@ -101,13 +101,47 @@ def test_a_race_without_a_step(tiny_llama: Any, wrong: dict[str, int]) -> None:
         speed_block(tiny_llama, {"fp16": "fp16"}, ids=IDS[0], **{"context": 64} | wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"depths": []}, {"samples": 0}, {"samples": 1.5}, {"tail": -5}], ids=str)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kinds": []}, r"kinds must be a list, such as \['quality'\], not \[\]"),
+        ({"kinds": "quality"}, "kinds must be a list"),
+        ({"kinds": ["quality", "sped"]}, "kinds: unknown 'sped'; legal: quality, speed, memory"),
+        ({"contexts": None}, "contexts must be a list"),
+        ({"text": 5}, "no text: 5; legal: python-docs"),
+        ({"batch": 0, "kinds": ["memory"]}, "batch must be a whole number of at least 1, got 0"),
+        ({"batch": []}, "batch must be a whole number"),
+    ],
+)
+def test_evaluations_of_nothing(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(QuantKVError, match=message):
+        evaluate(*load_model("random-llama"), ["fp16"], **{"contexts": [96], "text": TEXT} | wrong)
+
+
+def test_what_is_given_twice_is_measured_once() -> None:
+    found = evaluate(
+        *load_model("random-llama"), ["fp16"], contexts=[96, 64, 96], text=TEXT, score=8, windows=2
+    )
+    assert [row["requested"]["context"] for row in found.rows] == [96, 64]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"depths": depths} for depths in ([], 0.5, "0.5", [2], ["a"])),
+        *({"samples": 0}, {"samples": 1.5}, {"tail": -5}, {"tasks": []}, {"tasks": "passkey"}),
+    ],
+    ids=str,
+)
 def test_questions_that_are_none(wrong: dict[str, Any]) -> None:
-    with pytest.raises(QuantKVError, match=f"{next(iter(wrong))} must be a"):
-        retrieval(*load_model("random-llama"), ["fp16"], lengths=[256], tasks=["passkey"], text=TEXT, **wrong)
+    options: dict[str, Any] = {"lengths": [256], "tasks": ["passkey"], "text": TEXT}
+    with pytest.raises(QuantKVError, match=f"{next(iter(wrong))} must be"):
+        retrieval(*load_model("random-llama"), ["fp16"], **options | wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"prompts": 0}, {"tokens": 2.5}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"prompts": 0}, {"tokens": 2.5}, {"modes": []}, {"modes": "greedy"}], ids=str
+)
 def test_generations_that_are_none(wrong: dict[str, Any]) -> None:
     with pytest.raises(QuantKVError, match=f"{next(iter(wrong))} must be a"):
         long_generation(*load_model("random-llama"), ["fp16"], contexts=[96], text=TEXT, **wrong)

@@ -74,8 +74,8 @@ def test_scalars_stand_for_lists_of_one_and_doubles_count_once() -> None:
         ({"windows": 4}, "s.yaml: windows: unknown setting; did you mean 'quality.protocol.windows'?"),
         (
             {"models": [{"id": "m", "dtype": "float23"}]},
-            "s.yaml: models.0.dtype: 'float23' is not one of 'float32', 'bfloat16', 'float16', 'float64', "
-            "'auto'; did you mean 'float32'?",
+            "s.yaml: models.0.dtype: 'float23' is not one of float32, bfloat16, float16, float64, auto; "
+            "did you mean 'float32'?",
         ),
         ({"contexts": ["512"]}, "s.yaml: contexts.0: must be a whole number, got '512'"),
         ({"contexts": [0]}, "s.yaml: contexts.0: must be greater than or equal to 1, got 0"),
@@ -250,4 +250,20 @@ def test_text_is_a_name_a_path_or_a_data_set() -> None:
         "column": "text",
     }
     assert validate(raw(quality={"text": "a/file.txt"})).quality.text.argument == "a/file.txt"
-    assert "give python-docs" in problems(quality={"text": {"split": "test"}})[0]
+    for wrong in ({"split": "test"}, 5, "", None):
+        assert "give python-docs" in problems(quality={"text": wrong})[0]
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [{"formats": []}, {"contexts": []}, {"speed": {"formats": []}}, {"retrieval": {"tasks": []}}],
+    ids=str,
+)
+def test_an_empty_list_is_one_clear_line(empty: dict[str, Any]) -> None:
+    (line,) = problems(**empty)
+    assert line.endswith(": must not be empty")
+
+
+def test_what_is_given_twice_counts_once_and_one_value_is_a_list() -> None:
+    found = validate(raw(contexts=[512, 256, 512], retrieval={"depths": 0.5, "tasks": "needle"}))
+    assert found.contexts == (512, 256) and found.retrieval.depths == (0.5,)

@@ -22,7 +22,7 @@ from quantkv.bench.report import make_report, parse_formats
 from quantkv.bench.rounds import Progress, check_counts, check_threads, quiet, ratios, refused, spread
 from quantkv.bench.stock import stock_lanes
 from quantkv.bench.work import ModelWork, cache_bytes
-from quantkv.errors import QuantKVError
+from quantkv.errors import QuantKVError, first_line
 from quantkv.evaluation import huggingface as hf
 from quantkv.evaluation import timing
 from quantkv.evaluation.arms import BASELINE, failure
@@ -224,8 +224,9 @@ def _said_plainly(model: str, tokens: int) -> Iterator[None]:
     try:
         yield
     except (IndexError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise QuantKVError(f"{model} cannot run {tokens} tokens with DynamicCache: {reason}") from error
+        raise QuantKVError(
+            f"{model} cannot run {tokens} tokens with DynamicCache: {first_line(error)}"
+        ) from error
 
 
 def lane_flags(race: Race, lane: Lane, engine: str, said: Sequence[str]) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any
 from quantkv.data import Text, load_text, tokenize
 from quantkv.evaluation.arms import Format
 from quantkv.evaluation.choosing import Choice
-from quantkv.evaluation.evaluate import Evaluation, Study, labelled, list_of_counts
+from quantkv.evaluation.evaluate import Evaluation, Study, labelled
 from quantkv.evaluation.generation import generation_block
+from quantkv.evaluation.lists import distinct, list_of_counts, list_of_names, list_of_shares
 from quantkv.evaluation.packed_arms import spec_of
 from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES, make_prompts, make_questions
 from quantkv.evaluation.retrieval import retrieval_block
@@ -40,9 +41,11 @@ def retrieval(
     nothing can be concluded.
     """
     lengths = list_of_counts("lengths", lengths)
+    tasks = task_names() if tasks is None else list_of_names("tasks", tasks, task_names())
+    depths = list_of_shares("depths", depths)
     study = _study(model, tok, formats, text, seed)
-    settings: dict[str, Any] = {"depths": list(depths), "samples": samples, "tail": tail}
-    for task in tasks if tasks is not None else task_names():
+    settings: dict[str, Any] = {"depths": depths, "samples": samples, "tail": tail}
+    for task in tasks:
         for length in lengths:
             questions = make_questions(task, tok, study.ids, context=length, seed=seed, **settings)
             add = study.adder("retrieval", length, {**_said(study), "task": task, **settings})
@@ -68,7 +71,9 @@ def long_generation(
     cache: greedily, or by sampling with the same random numbers. A row per mode, context and format."""
     contexts = list_of_counts("contexts", contexts)
     chance = {"temperature": temperature, "top_p": top_p}
-    choices = [Choice(mode=mode, seed=seed, **chance) for mode in modes]
+    choices = [
+        Choice(mode=mode, seed=seed, **chance) for mode in distinct("modes", modes, "['greedy', 'sample']")
+    ]
     study = _study(model, tok, formats, text, seed)
     for choice in choices:
         for context in contexts:

@@ -15,6 +15,7 @@ from quantkv.data import Text, load_text, tokenize
 from quantkv.errors import QuantKVError
 from quantkv.evaluation import METRIC_VERSIONS
 from quantkv.evaluation.arms import Format, Result, failure, format_name, parse_format, spec_text
+from quantkv.evaluation.lists import list_of_counts, list_of_names
 from quantkv.evaluation.memory import PHASES, WorkerError, memory_cell
 from quantkv.evaluation.perplexity import quality_block
 from quantkv.evaluation.protocols import Protocol, make_protocol
@@ -71,9 +72,8 @@ def evaluate(
     memory; memory loads the model again in processes of its own, so it needs one that `load_model` loaded. An
     arm that fails gives a row with its reason and a warning.
     """
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown:
-        raise QuantKVError(f"unknown kind {unknown[0]!r}; legal: {', '.join(KINDS)}")
+    kinds = list_of_names("kinds", kinds, KINDS)
+    check_counts(batch=batch)
     changes = {"windows": windows, "score": score, "prefill": prefill, "scale_bf16": scale_bf16}
     settings = make_protocol(protocol, **changes)
     loaded = text if isinstance(text, Text) else load_text(text)
@@ -89,20 +89,15 @@ def evaluate(
     return Evaluation(study.rows)
 
 
-def list_of_counts(name: str, given: Sequence[int]) -> list[int]:
-    """Lengths in tokens; QuantKVError where there are none, or other things than whole numbers."""
-    if isinstance(given, str | int) or not list(given):
-        raise QuantKVError(f"{name} must be a list of numbers of tokens, such as [512, 2048], not {given!r}")
-    for number in given:
-        check_counts(**{name: number})
-    return list(given)
-
-
 def labelled(formats: Iterable[Format] | Mapping[str, Format]) -> dict[str, Format]:
     """Formats by the name they carry in tables, wrong ones found before anything runs."""
-    if isinstance(formats, str) or not isinstance(formats, Iterable):
-        raise QuantKVError("formats must be a list, such as ['int4-head', 'kivi-2']")
-    items = list(formats.items()) if isinstance(formats, Mapping) else [(format_name(f), f) for f in formats]
+    if isinstance(formats, Mapping):
+        items = list(formats.items())
+    else:
+        listed = isinstance(formats, Iterable) and not isinstance(formats, str)
+        items = [(format_name(given), given) for given in formats] if listed else []
+    if not items:
+        raise QuantKVError(f"formats must be a list, such as ['int4-head', 'kivi-2'], not {formats!r}")
     labels = [label for label, _ in items]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:

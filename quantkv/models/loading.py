@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.hooks import register
 from quantkv.models.gguf_checkpoint import converted_folder, read_source
 from quantkv.models.identity import Source, describe_precision
@@ -96,13 +96,13 @@ def _load_pretrained(
         weights = describe_precision(AutoConfig.from_pretrained(name, revision=revision))
         model, tokenizer = _from_pretrained(name, dtype, device_map, revision)
     except OSError as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         message = (
             f"cannot load the model folder {name}: {reason}" if local.is_dir() else _cannot_load(name, reason)
         )
         raise QuantKVError(message) from error
     except (ValueError, ImportError) as error:
-        raise UnsupportedError(f"transformers cannot load {name!r}: {_first_line(error)}") from error
+        raise UnsupportedError(f"transformers cannot load {name!r}: {first_line(error)}") from error
     return model, tokenizer, Source(name, getattr(model.config, "_commit_hash", None), weights)
 
 
@@ -132,7 +132,7 @@ def _set_attention(model: Any, attn: str) -> None:
     except (ValueError, ImportError, KeyError) as error:
         legal = "quantkv, sdpa, eager, or another that transformers knows"
         raise QuantKVError(
-            f"attention {attn!r} cannot be used ({_first_line(error)}); legal: {legal}"
+            f"attention {attn!r} cannot be used ({first_line(error)}); legal: {legal}"
         ) from error
 
 
@@ -151,7 +151,7 @@ def _as_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise QuantKVError(f"device {str(device)!r} cannot be used: {_first_line(error)}") from error
+        raise QuantKVError(f"device {str(device)!r} cannot be used: {first_line(error)}") from error
     return chosen
 
 
@@ -170,14 +170,16 @@ def _looks_like_path(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
 
 
-def _cannot_load(name: str, reason: str) -> str:
+def unknown_name(trouble: str, name: str, local: str, reason: str) -> str:
+    """``cannot load model 'gtp2': …``: what a name is not (``local``: no file of which kind), and why it is
+    no hub id either."""
     close = difflib.get_close_matches(name, model_names(), n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return (
-        f"cannot load model {name!r}{hint}: not a built-in name ({', '.join(model_names())}), not a folder, "
+        f"{trouble} {name!r}{hint}: not a built-in name ({', '.join(model_names())}), no {local}, "
         f"and as a hub id: {reason}"
     )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _cannot_load(name: str, reason: str) -> str:
+    return unknown_name("cannot load model", name, "folder", reason)

@@ -3,15 +3,15 @@ they are."""
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.models import model_names, random_model
+from quantkv.errors import QuantKVError, UnsupportedError, first_line
+from quantkv.models import random_model
 from quantkv.models.gguf_checkpoint import kept_conversion
+from quantkv.models.loading import unknown_name
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
 from quantkv.models.quiet import quiet
 from quantkv.models.synthetic import is_random
@@ -48,7 +48,7 @@ def _read(file: Path, *, folder: str | None = None, **options: Any) -> PreTraine
             return AutoConfig.from_pretrained(folder or str(file), **options)
     except Exception as error:  # broken files raise errors of many kinds
         raise UnsupportedError(
-            f"transformers cannot read the configuration in {file}: {_line(error)}"
+            f"transformers cannot read the configuration in {file}: {first_line(error)}"
         ) from error
 
 
@@ -57,21 +57,10 @@ def _from_hub(name: str, revision: str | None) -> PreTrainedConfig:
         with quiet():
             return AutoConfig.from_pretrained(name, revision=revision)
     except OSError as error:
-        raise QuantKVError(_unknown(name, _line(error))) from error
+        raise QuantKVError(
+            unknown_name("no configuration for", name, "folder, .json or .gguf file", first_line(error))
+        ) from error
     except (ValueError, ImportError) as error:
         raise UnsupportedError(
-            f"transformers cannot read the configuration of {name!r}: {_line(error)}"
+            f"transformers cannot read the configuration of {name!r}: {first_line(error)}"
         ) from error
-
-
-def _unknown(name: str, reason: str) -> str:
-    close = difflib.get_close_matches(name, model_names(), n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return (
-        f"no configuration for {name!r}{hint}: no folder, .json or .gguf file, not a built-in name "
-        f"({', '.join(model_names())}), and as a hub id: {reason}"
-    )
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -13,6 +13,7 @@ from transformers import DynamicCache, PreTrainedConfig
 
 from quantkv.cache import QuantizedCache
 from quantkv.errors import QuantKVError
+from quantkv.evaluation.lists import distinct
 from quantkv.footprint import Footprint, LayerShape, cache_footprint
 from quantkv.layer import QuantizedLayer
 from quantkv.models.identity import describe_precision
@@ -205,7 +206,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 def _formats(formats: Iterable[str | CacheSpec] | None) -> list[CacheSpec | None]:
     """The plain cache first, then every format once."""
     found: dict[str, CacheSpec] = {}
-    for given in [PRESETS] if formats is None else formats:
+    for given in [PRESETS] if formats is None else distinct("formats", formats, "['int4-head']"):
         parsed = (
             presets().values()
             if given == PRESETS

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
 from quantkv.cache import cache_argument
-from quantkv.errors import UnsupportedError
+from quantkv.errors import UnsupportedError, first_line
 from quantkv.footprint import LayerShape, layer_shapes
 from quantkv.models.quiet import quiet
 
@@ -46,9 +46,8 @@ def probe(config: PreTrainedConfig, dtype: torch.dtype) -> ModelShape:
         with quiet(), torch.no_grad(), _Pretend():
             model(input_ids=ids, use_cache=True, logits_to_keep=1, **{cache_argument(model): cache})
     except Exception as error:  # whatever the model's own code raises
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UnsupportedError(
-            f"{_family(config)}: its layers cannot be read off without data ({reason})"
+            f"{_family(config)}: its layers cannot be read off without data ({first_line(error)})"
         ) from error
     tensors = [*model.parameters(), *model.buffers()]
     return ModelShape(
@@ -68,9 +67,8 @@ def _without_data(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
         with quiet(), torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, experts_implementation="eager")
     except Exception as error:  # configs and models raise errors of many kinds
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UnsupportedError(
-            f"{_family(config)}: transformers builds no causal model ({reason})"
+            f"{_family(config)}: transformers builds no causal model ({first_line(error)})"
         ) from error
     return model.eval()
 

@@ -23,13 +23,14 @@ from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES
 from quantkv.evaluation.tasks import TAIL, check_room, task_names
 from quantkv.spec import CacheSpec
 from quantkv.sweep.formats import FormatEntry
-from quantkv.sweep.messages import lines, nearest
+from quantkv.sweep.messages import lines, not_one_of
 from quantkv.sweep.source import apply_overrides, read_yaml
 
 T = TypeVar("T")
 MEASURED = ("quality", "retrieval", "generation", "speed", "memory")
 """The kinds in the order they are measured: memory drops the model, so it comes last."""
 
+TEXTS = "give python-docs, a path, or {hf: ID, name: CONFIG, split: test, column: text}"
 PREFILLS = ("exact", "final", "stream", "chunk:<tokens>")
 
 
@@ -44,9 +45,7 @@ def _unique(values: tuple[T, ...]) -> tuple[T, ...]:
 def _check_prefill(value: str) -> str:
     if value in PREFILLS[:3] or re.fullmatch(r"chunk:[1-9]\d*", value):
         return value
-    name = nearest(value, PREFILLS)
-    hint = f"; did you mean '{name}'?" if name else ""
-    raise ValueError(f"'{value}' is not one of {', '.join(PREFILLS)}{hint}")
+    raise ValueError(not_one_of(value, PREFILLS))
 
 
 Positive = Annotated[int, Field(strict=True, ge=1)]
@@ -95,12 +94,14 @@ class Text(Section):
     @model_validator(mode="before")
     @classmethod
     def _bare_name(cls, value: Any) -> Any:
+        if not isinstance(value, str | dict):
+            raise ValueError(f"{value!r} is no text; {TEXTS}")
         return {"source": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_origin(self) -> Text:
-        if (self.source is None) == (self.hf is None):
-            raise ValueError("give python-docs, a path, or {hf: ID, name: CONFIG, split: test, column: text}")
+        if bool(self.source) == bool(self.hf):
+            raise ValueError(TEXTS)
         return self
 
     @property
@@ -180,9 +181,7 @@ def _check_shard(value: str) -> str:
 
 def _check_task(value: str) -> str:
     if value not in task_names():
-        name = nearest(value, task_names())
-        hint = f"; did you mean '{name}'?" if name else ""
-        raise ValueError(f"'{value}' is not one of {', '.join(task_names())}{hint}")
+        raise ValueError(not_one_of(value, task_names()))
     return value
 
 

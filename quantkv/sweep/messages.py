@@ -23,6 +23,13 @@ def nearest(name: str, legal: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
+def not_one_of(given: Any, legal: Sequence[str]) -> str:
+    """``'int4-haed' is not one of int4-head, int8-head; did you mean 'int4-head'?``"""
+    name = nearest(str(given), legal)
+    hint = f"; did you mean '{name}'?" if name else ""
+    return f"{given!r} is not one of {', '.join(legal)}{hint}"
+
+
 def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """One line per problem: unknown settings first, since a misspelt one is the reason that another is
     missing, which then needs no line of its own."""
@@ -57,17 +64,12 @@ def _line(problem: Any, root: type[BaseModel]) -> str:
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{path}: expected settings such as {_example(location, root)}, got {given!r}"
     if kind == "literal_error":
-        legal = problem["ctx"]["expected"].replace(" or ", ", ")
-        return f"{path}: {given!r} is not one of {legal}{_did_you_mean(given, legal)}"
+        legal = problem["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+        return f"{path}: {not_one_of(given, legal.split(', '))}"
     if kind == "value_error":
         return f"{path}: {problem['ctx']['error']}" if path else str(problem["ctx"]["error"])
     text = _PLAIN.get(kind, problem["msg"].replace("Input should be", "must be"))
     return f"{path}: {text}" if kind in ("missing", "too_short") else f"{path}: {text}, got {given!r}"
-
-
-def _did_you_mean(given: Any, legal: str) -> str:
-    name = nearest(str(given), [item.strip(" '") for item in legal.split(",")])
-    return f"; did you mean '{name}'?" if name else ""
 
 
 def _suggest(location: Sequence[Any], root: type[BaseModel]) -> str:
