@@ -139,7 +139,8 @@ function axes(chart, contexts, formats, range, width) {
   return { x: { type: "log", base: 2, domain, ticks: contexts, tickFormat: String, label: `${chart.x} →`, labelAnchor: "center" }, y };
 }
 
-const SIDES = [0, -7, 7, -13, 13, -20, 20, -27, 27].flatMap((down) => [[9, down], [-9, down]]);
+// small steps: a name that stands a little higher or lower still belongs to its own mark
+const SIDES = d3.range(0, 10).flatMap((step) => [-3 * step, 3 * step]).flatMap((down) => [[9, down], [-9, down]]);
 const FAR = 10; // pixels above or below its point from which on a name needs a line to it
 const LETTER = 6.8, LINE = 12; // pixels that a letter and a line of a name take
 
