@@ -84,7 +84,7 @@ def test_speed_and_failures_are_rows_too(loaded, monkeypatch):
         ("int4-head", {}, "must be a list"),
         (["int5-hed"], {}, "int5-hed"),
         ([lambda x: x, lambda x: 2 * x], {}, "two formats are called '<lambda>'"),
-        (["fp16"], {"kinds": ["sped"]}, "unknown kind 'sped'; legal: quality, speed, memory"),
+        (["fp16"], {"kinds": ["sped"]}, "kinds: unknown 'sped'; legal: quality, speed, memory"),
         (["fp16"], {"contexts": [100_000]}, "the text is too short"),
     ],
 )

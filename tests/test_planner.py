@@ -298,6 +298,12 @@ def test_names_of_configurations(tmp_path: Path) -> None:
         load_config(tmp_path / "other.gguf")
 
 
+@pytest.mark.parametrize("formats", [[], "int4-head"])
+def test_formats_that_are_no_list_are_refused(formats: Any) -> None:
+    with pytest.raises(QuantKVError, match=r"formats must be a list, such as \['int4-head'\]"):
+        plan("random-llama", formats)
+
+
 def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
