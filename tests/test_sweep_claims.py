@@ -42,6 +42,15 @@ def test_a_claim_says_which_cell_it_is(tmp_path: Path) -> None:
         assert json.loads(stale.read_text())["cell"] == "speed  int4-head, context 512"
 
 
+def test_claims_of_the_dead_are_cleared_up_at_the_end_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+    with Claims(tmp_path) as other:
+        other.take("living")
+        with Claims(tmp_path) as claims:
+            write_claim(claims, started="of a process that is gone")
+        assert [path.stem for path in claims.folder.iterdir()] == ["living"]
+    assert not claims.folder.exists()
+
+
 def test_all_claims_are_given_up_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Claims(tmp_path) as claims:
         claims.take("k")

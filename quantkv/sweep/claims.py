@@ -42,6 +42,7 @@ class Claims:
             self._thread.join()
         for path in list(self._held):
             self._give_up(path)
+        self._clear_up()
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
@@ -91,6 +92,12 @@ class Claims:
             return self._create(path, title)
         finally:
             self._give_up(lock)
+
+    def _clear_up(self) -> None:
+        """What the dead left: a cell whose row they had written is never taken again."""
+        for path in self.folder.glob("*.json"):
+            if is_stale(path) and self._take_over(path, ""):
+                self._give_up(path)
 
     def _give_up(self, path: Path) -> None:
         path.unlink(missing_ok=True)
