@@ -23,6 +23,7 @@ from quantkv.bench.report import as_json
 from quantkv.bench.rounds import Arm, ratios, take_turns, timed_row
 from quantkv.bench.work import ModelWork
 from quantkv.cli import app
+from quantkv.cores import cores
 from quantkv.models import random_model
 from quantkv.peers import versions, worker
 from quantkv.spec_text import parse_spec
@@ -171,7 +172,7 @@ def test_attention_ratios_come_from_the_rounds(attention_report: dict[str, Any])
     expected = ratios(decoded["rounds_ms"], ours["rounds_ms"])
     assert ours["faster_than_decode"]["median"] == pytest.approx(expected["median"])
     assert base["faster_than_baseline"]["median"] == 1 and base["faster_than_decode"] is None
-    if machine.cores() >= 2:
+    if cores() >= 2:
         wide = named(rows, "int4-head", tokens=420, threads=2)
         expected = ratios(ours["rounds_ms"], wide["rounds_ms"])
         assert ours["faster_with_more_threads"]["median"] == pytest.approx(expected["median"])

@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from quantkv import native
 from quantkv.attention import attend
-from quantkv.bench.machine import Limits, Probe, cores, instruction_set
+from quantkv.bench.machine import Limits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
 from quantkv.bench.rounds import (
     Arm,
@@ -33,6 +33,7 @@ from quantkv.bench.rounds import (
     take_turns,
     timed_row,
 )
+from quantkv.cores import cores
 from quantkv.errors import QuantKVError
 from quantkv.layer import QuantizedLayer
 from quantkv.spec import CacheSpec

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,7 +189,17 @@ def _counts(option: str, text: str) -> tuple[int, ...]:
         raise QuantKVError(f"--{option} takes whole numbers joined by commas, not {text!r}") from None
 
 
+def _bind_threads() -> None:
+    """Each thread to a core of its own, before torch is imported, which reads this: some systems leave two on
+    one core for as long as a process lives."""
+    from quantkv.cores import cores
+
+    if cores() > 1 and "torch" not in sys.modules:
+        os.environ.setdefault("OMP_PROC_BIND", "true")
+
+
 def _run(measure: Measure, file: Path | None, as_markdown: bool) -> None:
+    _bind_threads()
     from rich.console import Console
 
     from quantkv.bench.report import check_writable

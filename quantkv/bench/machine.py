@@ -128,11 +128,6 @@ class Limits:
         }
 
 
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def description(threads: int) -> dict[str, Any]:
     """The machine and the versions, as they stand in a report."""
     where = provenance()

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from quantkv.bench.machine import Limits, cores
+from quantkv.bench.machine import Limits
+from quantkv.cores import cores
 from quantkv.errors import QuantKVError
 from quantkv.evaluation import timing
 from quantkv.evaluation.statistics import median_interval

@@ -14,6 +14,7 @@ import psutil
 import torch
 
 import quantkv
+from quantkv.cores import cores
 from quantkv.evaluation import METRIC_VERSIONS
 
 
@@ -54,7 +55,7 @@ def machine() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cpu": _cpu_name(),
-        "cores": _cores(),
+        "cores": cores(),
         "ram_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": gpu,
     }
@@ -84,10 +85,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _cpu_name() -> str:
