@@ -120,7 +120,8 @@ def header(report: Row) -> str:
     peak = f"{significant(limits['peak_gmadd_s_before'])} / {significant(limits['peak_gmadd_s_after'])}"
     where, isa = machine["machine"], machine["isa"] or "none (no native engine)"
     return (
-        f"{where['cpu']}, {where['cores']} core{'' if where['cores'] == 1 else 's'}; {machine['threads']} thread(s), instruction set {isa}; "
+        f"{where['cpu']}, {where['cores']} core{'' if where['cores'] == 1 else 's'}; "
+        f"{machine['threads']} thread(s), instruction set {isa}; "
         f"torch {machine['torch']}, quantkv {machine['quantkv']}\n"
         f"reads, before / after: {read} thread(s); peak {peak} · 10⁹ multiply-adds/s of one thread"
     )
