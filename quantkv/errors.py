@@ -16,5 +16,6 @@ class UnsupportedError(QuantKVError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says, without the explanations that follow."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """What an error of another library says, without the explanations that follow a whole line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1])

@@ -179,6 +179,7 @@ def test_a_missing_file_and_an_unknown_command(tmp_path: Path) -> None:
     [
         ("contexts=[1000000]", "reads at most"),
         ("quality.text=no/such/file.txt", "no such text file: no/such/file.txt"),
+        ("models=[random-llama,nosuch-model]", "no configuration for 'nosuch-model': not a built-in name"),
     ],
 )
 def test_what_the_real_measure_knows_up_front(
@@ -256,7 +257,7 @@ def test_describe_predicts_the_bytes_the_cache_then_holds() -> None:
 
 def test_describe_names_a_wrong_format_or_model() -> None:
     assert "did you mean" in one_line(quantkv_command("describe", "random-llama", "--format", "int4-haed"))
-    assert "cannot load model" in one_line(quantkv_command("describe", "smollm", "--format", "int4-head"))
+    assert "not a built-in name" in one_line(quantkv_command("describe", "smollm", "--format", "int4-head"))
 
 
 def test_a_whole_sweep_of_a_tiny_model(tmp_path: Path, config: Path) -> None:

@@ -216,6 +216,12 @@ def test_make_report_hands_over_the_sweeps_file() -> None:
     assert "quantkv report results/mine --config mine.yaml" in done.stdout
 
 
+def test_inspect_refuses_a_file_for_a_folder_before_it_looks(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = CliRunner().invoke(app, ["inspect", "random-llama", "--out", str(tmp_path / "file")])
+    assert done.exit_code == 2 and "is a file: name a folder" in done.output
+
+
 def test_inspect_in_json(tmp_path: Path) -> None:
     given = ["--context", "192", "--queries", "8", "--windows", "0", "--out", tmp_path / "i", "--json"]
     result = command("inspect", "random-llama", "-f", "int4-head", *given)

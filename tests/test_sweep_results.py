@@ -12,6 +12,7 @@ import pytest
 
 from quantkv.errors import QuantKVError
 from quantkv.sweep.results import load_results, read_rows, row_name, strict_json, to_frame, write_row
+from quantkv.sweep.runner import Tried
 
 REQUESTED = {"model": "m", "revision": None, "dtype": "float32", "attn": "quantkv", "format": "int8-head"}
 REQUESTED |= {"spec": "int8-head", "context": 64, "batch": 1, "seed": 0}
@@ -73,6 +74,30 @@ def test_no_nan_or_infinity_reaches_a_file(tmp_path: Path) -> None:
 def test_the_revision_found_is_what_the_frame_says() -> None:
     found = row(provenance={"revision": "sha256:ab", "weights": "float32"})
     assert to_frame([found, row()])["revision"].fillna("none").tolist() == ["sha256:ab", "none"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"requested": {}},
+        {"requested": REQUESTED | {"context": None}},
+        {"requested": REQUESTED | {"format": 4}},
+    ]
+    + [{part: "text"} for part in ("effective", "protocol", "provenance")],
+)
+def test_a_row_of_another_shape_is_none_of_ours(tmp_path: Path, changes: dict[str, Any]) -> None:
+    (tmp_path / "odd.json").write_text(json.dumps(row(**changes)))
+    with pytest.warns(UserWarning, match="not a quantkv result"):
+        assert read_rows(tmp_path) == []
+
+
+def test_a_file_that_goes_or_leads_nowhere_stops_no_sweep(tmp_path: Path) -> None:
+    (tmp_path / "quality-x-c64-bbbbbbbbbbbb.json").symlink_to(tmp_path / "nowhere")
+    written = write_row(row(), tmp_path)
+    tried = Tried(tmp_path)
+    assert tried.status("quality", "a" * 64) == "ok"
+    written.unlink()
+    assert tried.status("quality", "a" * 64) is None
 
 
 def test_truncated_and_foreign_files_are_reported_once_and_left_alone(tmp_path: Path) -> None:

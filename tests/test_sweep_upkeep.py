@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,11 @@ def test_each_thing_that_can_be_wrong_is_found(folder: Path) -> None:
     assert the_problem(folder) == f"{path.name}: {path.with_suffix('.npz').name} is missing"
     np.savez(path.with_suffix(".npz"), kl=np.zeros(2))
     assert the_problem(folder).endswith("holds [2] values, 3 tokens were scored")
-    path.with_suffix(".npz").write_bytes(b"PK")
-    assert "cannot be read" in the_problem(folder)
+    whole = io.BytesIO()
+    np.savez(whole, kl=np.zeros(3))
+    for damaged in (b"PK", whole.getvalue()[:40], whole.getvalue()[:-9]):
+        path.with_suffix(".npz").write_bytes(damaged)
+        assert "cannot be read" in the_problem(folder)
 
 
 def test_a_key_that_does_not_belong_is_found(folder: Path) -> None:
@@ -137,18 +141,20 @@ def test_pruning_says_what_it_would_delete_and_deletes_only_when_told(folder: Pa
     metric = spoil(folder, "quality-int8-head-c64-*.json", provenance=old)
     codec = spoil(folder, "memory-int8-head-c64-*.json", provenance={"codecs": CODEC_VERSION - 1})
     other = spoil(folder, "memory-int8-head-c128-*.json", provenance={"source": "external"})
+    later = {"metrics": METRIC_VERSIONS | {"memory": METRIC_VERSIONS["memory"] + 1}}
+    newer = spoil(folder, "memory-int4-head-c64-*.json", provenance=later)
     before = sorted(folder.iterdir())
     told = results(folder, "--prune")
     assert told.exit_code == 0 and sorted(folder.iterdir()) == before
     assert told.output.splitlines() == [
         f"{codec.name}: codec version {CODEC_VERSION - 1}, now {CODEC_VERSION}",
         f"{metric.name}: metric version {METRIC_VERSIONS['quality'] - 1}, now {METRIC_VERSIONS['quality']}",
-        "2 rows of other versions; --yes deletes them",
+        "2 rows of older versions; --yes deletes them",
     ]
-    assert "2 rows of other versions deleted" in results(folder, "--prune", "--yes").output
+    assert "2 rows of older versions deleted" in results(folder, "--prune", "--yes").output
     gone = {codec, metric, metric.with_suffix(".npz")}
-    assert set(before) - set(folder.iterdir()) == gone and other.exists()
-    assert results(folder, "--prune").output == "0 rows of other versions\n"
+    assert set(before) - set(folder.iterdir()) == gone and other.exists() and newer.exists()
+    assert results(folder, "--prune").output == "0 rows of older versions\n"
 
 
 def test_pruning_keeps_to_the_filters(folder: Path) -> None:

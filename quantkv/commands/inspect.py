@@ -47,6 +47,8 @@ def inspect(
 
     from quantkv.sweep.formats import parse_format
 
+    if out.exists() and not out.is_dir():
+        raise QuantKVError(f"--out {out} is a file: name a folder")
     specs = {name: parse_format(name) for name in formats or []}
     console = Console(stderr=as_json)
     with console.status("starting"):

@@ -103,15 +103,16 @@ def _table(chosen: list[Stored]) -> Table:
 
 
 def _prune(chosen: list[Stored], yes: bool, as_json: bool) -> None:
-    from quantkv.sweep.upkeep import outdated
+    from quantkv.sweep.upkeep import older, outdated
 
-    old = [(entry, words) for entry in chosen if (words := outdated(entry.row)) is not None]
+    other = [(entry, words) for entry in chosen if (words := outdated(entry.row)) is not None]
+    old = [(entry, words) for entry, words in other if older(entry.row)]
     if yes:
         for entry, _ in old:
             entry.delete()
     lines = [f"{entry.path.name}: {words}" for entry, words in old]
     hint = "" if yes or not old else "; --yes deletes them"
-    end = f"{len(old)} rows of other versions{' deleted' if yes else ''}{hint}"
+    end = f"{len(old)} rows of older versions{' deleted' if yes else ''}{hint}"
     _say_lines([*lines, end], [entry.path.name for entry, _ in old], as_json)
 
 

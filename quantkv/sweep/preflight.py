@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
@@ -10,13 +11,16 @@ from quantkv.sweep.grid import MEMORY_STEPS
 
 
 def model_config(entry: ModelEntry) -> Any | None:
-    """The configuration alone; None where only loading the model will tell what is wrong."""
+    """The configuration alone; None where only loading the model will tell what is wrong. A name that is no
+    model at all raises QuantKVError, before anything is measured."""
     from quantkv.planner.configs import load_config
 
     try:
         return load_config(entry.id, revision=entry.revision)
     except QuantKVError:
-        return None
+        if Path(entry.id).exists():
+            return None
+        raise
 
 
 def tokens_needed(sweep: Sweep) -> int:

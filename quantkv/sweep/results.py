@@ -108,8 +108,17 @@ def is_row(row: Any) -> bool:
         and row.get("kind") in SECTIONS
         and row.get("status") in STATUSES
         and isinstance(row.get("key"), str)
-        and isinstance(row.get("requested"), dict)
+        and _is_request(row.get("requested"))
+        and all(isinstance(row.get(part), dict | None) for part in ("effective", "protocol", "provenance"))
         and (row["status"] != "ok" or isinstance(row.get(row["kind"]), dict))
+    )
+
+
+def _is_request(asked: Any) -> bool:
+    return (
+        isinstance(asked, dict)
+        and isinstance(asked.get("format"), str)
+        and isinstance(asked.get("context"), int)
     )
 
 

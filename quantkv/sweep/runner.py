@@ -106,7 +106,7 @@ class Tried:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self._before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.json")}
+        self._before = {path.name: _changed(path) for path in out.glob("*.json")}
 
     def status(self, kind: str, key: str) -> str | None:
         """The status of a cell that needs no measuring: finished at any time, or tried since the start."""
@@ -117,7 +117,15 @@ class Tried:
         return None
 
     def _is_new(self, path: Path) -> bool:
-        return self._before.get(path.name) != path.stat().st_mtime_ns
+        return self._before.get(path.name) != _changed(path)
+
+
+def _changed(path: Path) -> int | None:
+    """When a file was last written; None for one that is gone by now, or leads nowhere."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 class _CannotWrite(BaseException):

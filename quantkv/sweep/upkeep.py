@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from quantkv.errors import QuantKVError
 from quantkv.evaluation import METRIC_VERSIONS
@@ -55,14 +56,24 @@ def _not_finite(word: str) -> None:
 
 def outdated(row: Row) -> str | None:
     """Which version the row is of, where it is not today's; None for rows that are current, or of others."""
+    return next(
+        (f"{name} version {made}, now {now}" for name, made, now in _versions(row) if made != now), None
+    )
+
+
+def older(row: Row) -> bool:
+    """Whether no part of a row is of a later version than ours."""
+    return all(made <= now for _, made, now in _versions(row))
+
+
+def _versions(row: Row) -> Iterator[tuple[str, int, int]]:
+    """What a row was made with and what there is now, by name, as far as the row says."""
     made = row.get("provenance") or {}
-    metric = (made.get("metrics") or {}).get(row["kind"])
-    if metric is not None and metric != METRIC_VERSIONS[row["kind"]]:
-        return f"metric version {metric}, now {METRIC_VERSIONS[row['kind']]}"
-    codecs = made.get("codecs")
-    if codecs is not None and codecs != CODEC_VERSION:
-        return f"codec version {codecs}, now {CODEC_VERSION}"
-    return None
+    metric, codecs = (made.get("metrics") or {}).get(row["kind"]), made.get("codecs")
+    if metric is not None:
+        yield "metric", metric, METRIC_VERSIONS[row["kind"]]
+    if codecs is not None:
+        yield "codec", codecs, CODEC_VERSION
 
 
 def problems(folder: Path) -> Iterator[str]:
@@ -119,7 +130,7 @@ def _of_sidecar(entry: Stored) -> Iterator[str]:
     try:
         with np.load(entry.sidecar) as arrays:
             lengths = {len(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         yield f"{entry.sidecar.name} cannot be read: {error}"
         return
     scored = entry.row["quality"].get("tokens_scored")

@@ -32,12 +32,12 @@ def needed(package: str, extra: str) -> Any:
 
 
 def share(sweep: Sweep, tried: Tried) -> Summary:
-    """One worker's part, in its own process; its log goes where the executor puts output."""
+    """One worker's part, in its own process; its log goes to standard error."""
     from rich.console import Console
 
     from quantkv.sweep.runner import work
 
-    return work(sweep, tried, console=Console(width=200, force_terminal=False))
+    return work(sweep, tried, console=Console(width=200, force_terminal=False, stderr=True))
 
 
 def apart(sweep: Sweep) -> Sweep:
