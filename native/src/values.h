@@ -23,7 +23,7 @@ class Values {
     zero_.resize(n);
     meta_.resize(2 * n);
     weights_.resize(groups_ * QUERIES * page_);
-    lost_.resize(groups_ * queries_ * LANES);
+    lost_.resize(groups_ * QUERIES);
     line_.resize(TILE * vectors_ * LANES);
     if (how_ == slow) decoded_.reset(new PageRows(f_));
   }
@@ -59,7 +59,6 @@ class Values {
 
   void packed(int64_t begin, int64_t end, int64_t position) {
     const auto& pages = (*r_.value.pages)[size_t(row_)];
-    for (int64_t i = 0; how_ == tokens && i < groups_ * queries_ * LANES; ++i) lost_[i] = 0.0f;
     for (int64_t at = begin; at < end;) {
       const int64_t page = at / page_, stop = least(end, (page + 1) * page_);
       const uint8_t* record = pages[size_t(page)];
@@ -69,7 +68,6 @@ class Values {
       rows(record, at - page * page_, stop - page * page_, p);
       at = stop;
     }
-    if (how_ == tokens) add_zeros();
   }
 
  private:
@@ -152,6 +150,7 @@ class Values {
         accumulate(source(record, part.panel), part.panel, c, m, from / step_ * step_,
                    rounded_up(to, step_), packed_sums_, part.run[c.queries]);
       }
+      if (how_ == tokens) add_zeros(m);
     }
   }
 
@@ -194,21 +193,22 @@ class Values {
         if (how_ != tokens) std::memcpy(w + i * page_ + from, p + (m + i) * stride_, size_t(to - from) * sizeof(float));
       }
       int i = how_ == tokens ? 0 : count(m);
-      for (; i + QUERIES <= count(m); i += QUERIES) weigh_rows<QUERIES>(g, m + i, p, w + i * page_, from, to);
-      for (; i < count(m); ++i) weigh_rows<1>(g, m + i, p, w + i * page_, from, to);
+      for (; i + QUERIES <= count(m); i += QUERIES) weigh_rows<QUERIES>(g, m, i, p, w + i * page_, from, to);
+      for (; i < count(m); ++i) weigh_rows<1>(g, m, i, p, w + i * page_, from, to);
     }
     return {weights_.data(), page_, count(m)};
   }
 
-  // M query rows from m on with the scales and zeros of one group of channels.
+  // M query rows, `first` of them after m, with the scales and zeros of one group of channels.
   template <int M>
-  void weigh_rows(int64_t group, int64_t m, const float* p, float* w, int64_t from, int64_t to) {
-    const float *scale = &scale_[group * page_ + from], *zero = &zero_[group * page_ + from], *in = p + m * stride_;
+  void weigh_rows(int64_t group, int64_t m, int first, const float* p, float* w, int64_t from, int64_t to) {
+    const float *scale = &scale_[group * page_ + from], *zero = &zero_[group * page_ + from];
+    const float* in = p + (m + first) * stride_;
     const int64_t n = to - from, whole = n / LANES * LANES, stride = stride_, page = page_;
-    float *lost = &lost_[(group * queries_ + m) * LANES], *out = w + from;
+    float *lost = &lost_[group * QUERIES + first], *out = w + from;
     F16 total[M];
 QUANTKV_UNROLL(4)
-    for (int i = 0; i < M; ++i) total[i] = load(lost + i * LANES);
+    for (int i = 0; i < M; ++i) total[i] = splat(0);
     for (int64_t t = 0; t < whole; t += LANES) {
       const F16 by = load(scale + t), add = load(zero + t);
 QUANTKV_UNROLL(4)
@@ -219,23 +219,24 @@ QUANTKV_UNROLL(4)
       }
     }
 QUANTKV_UNROLL(4)
-    for (int i = 0; i < M; ++i) store(lost + i * LANES, total[i]);
+    for (int i = 0; i < M; ++i) lost[i] = sum(total[i]);
     for (int i = 0; i < M; ++i)
       for (int64_t t = whole; t < n; ++t) {
         out[i * page + t] = in[i * stride + t] * scale[t];
-        lost[i * LANES + t - whole] += in[i * stride + t] * zero[t];
+        lost[i] += in[i * stride + t] * zero[t];
       }
   }
 
-  void add_zeros() {
-    for (int n = 0; n < num_parts_; ++n)
-      for (int64_t m = 0; m < queries_; ++m) add_zeros(parts_[n], m);
-  }
-
-  void add_zeros(const Part& part, int64_t m) {
-    float* at = packed_sums_ + (m * vectors_ + part.panel.first_vector) * LANES;
-    for (int v = 0; v < part.panel.vectors; ++v, at += LANES)
-      store(at, load(at) + splat(sum(load(&lost_[(part.group[v] * queries_ + m) * LANES]))));
+  // What the zeros of a page's codes add to query rows from m on. Page by page: codes alone sum up to much larger
+  // numbers, and the difference would lose what those round off.
+  void add_zeros(int64_t m) {
+    for (int i = 0; i < count(m); ++i)
+      for (int n = 0; n < num_parts_; ++n) {
+        const Part& part = parts_[n];
+        float* at = packed_sums_ + ((m + i) * vectors_ + part.panel.first_vector) * LANES;
+        for (int v = 0; v < part.panel.vectors; ++v, at += LANES)
+          store(at, load(at) + splat(lost_[part.group[v] * QUERIES + i]));
+      }
   }
 
   // Each group of tokens summed apart, then scaled channel by channel.
