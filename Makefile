@@ -43,8 +43,10 @@ setup: $(VENV)/.ready
 sweep: $(VENV)/.ready
 	$(BIN)/quantkv sweep $(CONFIG) $(ARGS)
 
+# A folder that is named alone is reported as it stands: it may hold the rows of any settings.
+ANY_ROWS = $(and $(filter-out file,$(origin OUT)),$(filter file,$(origin CONFIG)))
 report: $(VENV)/.ready
-	$(BIN)/quantkv report $(OUT) --config $(CONFIG) $(ARGS)
+	$(BIN)/quantkv report $(OUT) $(if $(ANY_ROWS),,--config $(CONFIG)) $(ARGS)
 
 paper: $(VENV)/.ready
 	$(BIN)/quantkv paper $(STUDIES)

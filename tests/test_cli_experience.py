@@ -210,10 +210,19 @@ def test_a_report_of_a_sweep_that_has_no_row_there(tmp_path: Path, config: Path)
     assert not (tmp_path / "report").exists()
 
 
-def test_make_report_hands_over_the_sweeps_file() -> None:
-    line = ["make", "-n", "-o", ".venv/.ready", "report", "CONFIG=mine.yaml", "OUT=results/mine"]
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        ([], "results/main --config configs/main.yaml"),
+        (["CONFIG=mine.yaml", "OUT=results/mine"], "results/mine --config mine.yaml"),
+        (["OUT=results/mine"], "results/mine "),
+    ],
+)
+def test_make_report_hands_over_the_sweeps_file(given: list[str], run: str) -> None:
+    line = ["make", "-n", "-o", ".venv/.ready", "report", *given]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "quantkv report results/mine --config mine.yaml" in done.stdout
+    assert f"quantkv report {run}" in done.stdout
+    assert ("--config" in done.stdout) == ("--config" in run)
 
 
 def test_inspect_refuses_a_file_for_a_folder_before_it_looks(tmp_path: Path) -> None:
