@@ -140,6 +140,10 @@ class Case:
         assert (got - want).abs().max() <= tolerance * max(1.0, self.full(1).abs().max())
 
 
+def _table(bits: int) -> tuple[float, ...]:
+    return tuple(float(np.float32(x)) for x in np.random.default_rng(bits).standard_normal(2**bits))
+
+
 @st.composite
 def packs(draw: Any, keys: bool, heads: int = 2) -> Pack:
     head_dim = draw(st.sampled_from(HEAD_DIMS))
@@ -147,13 +151,13 @@ def packs(draw: Any, keys: bool, heads: int = 2) -> Pack:
     bits = draw(st.sampled_from([1, 2, 3, 4, 5, 6, 8])) if code in ("affine", "table") else 8
     tokens, channels = draw(st.sampled_from([s for s in SHARINGS if not s[1] or head_dim % s[1] == 0]))
     page = {24: 192, 20: 320}.get(tokens, draw(st.sampled_from([64, 128])))
-    table = tuple(float(np.float32(x)) for x in np.random.default_rng(bits).standard_normal(2**bits))
+    has_scale = code != "raw" and (code != "table" or draw(st.booleans()))
     return Pack(
         keys=keys, heads=heads, head_dim=head_dim, page_tokens=page, code=code, bits=bits,
         share_tokens=tokens,
-        share_channels=channels, value=draw(st.sampled_from(["float32", "float16"])), has_scale=code != "raw",
+        share_channels=channels, value=draw(st.sampled_from(["float32", "float16"])), has_scale=has_scale,
         has_zero=draw(st.booleans()) and code == "affine", all_heads=draw(st.booleans()),
-        meta=draw(st.sampled_from(["float16", "float32"])), table=table if code == "table" else (),
+        meta=draw(st.sampled_from(["float16", "float32"])), table=_table(bits) if code == "table" else (),
     )  # fmt: skip
 
 
@@ -193,8 +197,10 @@ def _mask(kind: str, case: Case) -> tuple[torch.Tensor | None, torch.Tensor | No
     return seen.expand(shape), bias.expand(shape)
 
 
-def _plain_case(seed: int, *, bits: int = 4, head_dim: int = 64, **options: Any) -> Case:
-    shape = {"heads": 2, "head_dim": head_dim, "page_tokens": 64, "bits": bits}
+def _plain_case(
+    seed: int, *, bits: int = 4, head_dim: int = 64, kind: dict[str, Any] | None = None, **options: Any
+) -> Case:
+    shape = {"heads": 2, "head_dim": head_dim, "page_tokens": 64, "bits": bits} | (kind or {})
     rng = np.random.default_rng(seed)
     return Case(Pack(keys=True, **shape), Pack(keys=False, **shape), rng, ratio=3, **options)
 
@@ -286,10 +292,13 @@ def _same_kinds(got: torch.Tensor, want: torch.Tensor) -> None:
 @pytest.mark.parametrize("isa", native.usable_isas())
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("head_dim", [20, 40, 64, 80])
-def test_nothing_outside_a_page_is_read(isa: str, bits: int, head_dim: int) -> None:
-    """Records end where unreadable memory begins: a read beyond one would end the process."""
+@pytest.mark.parametrize("scaled", [True, False])
+def test_nothing_outside_a_page_is_read(isa: str, bits: int, head_dim: int, scaled: bool) -> None:
+    """Records end where unreadable memory begins: a read beyond one would end the process. Without scales
+    they end with their codes."""
+    kind: dict[str, Any] = {} if scaled else {"has_scale": False, "code": "table", "table": _table(bits)}
     for seed in range(2):
-        case = _plain_case(seed, bits=bits, head_dim=head_dim)
+        case = _plain_case(seed, bits=bits, head_dim=head_dim, kind=kind)
         guards = [
             GuardedPages(side, pack.offsets()[3]) for side, pack in zip(case.sides, (case.key, case.value))
         ]

@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from quantkv.errors import QuantKVError
+from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.grid import MEMORY_STEPS
 
 
 def model_config(entry: ModelEntry) -> Any | None:
-    """The configuration alone; None where only loading the model will tell what is wrong. A name that is no
-    model at all raises QuantKVError, before anything is measured."""
+    """The configuration alone; None where only loading the model will tell what is wrong with it. A name that
+    is no model at all raises QuantKVError, before anything is measured."""
     from quantkv.planner.configs import load_config
 
     try:
         return load_config(entry.id, revision=entry.revision)
+    except UnsupportedError:
+        return None
     except QuantKVError:
         if Path(entry.id).exists():
             return None
