@@ -3,6 +3,7 @@ file."""
 
 from quantkv.codecs.base import Codec, Field, Kernel, Sharing, compute_dtype
 from quantkv.codecs.registry import CodecFamily, codec_family, codec_names, register_codec
+from quantkv.codecs.saturation import saturated
 
 __all__ = [
     "Codec",
@@ -14,4 +15,5 @@ __all__ = [
     "codec_names",
     "compute_dtype",
     "register_codec",
+    "saturated",
 ]
