@@ -267,3 +267,89 @@ def test_an_empty_list_is_one_clear_line(empty: dict[str, Any]) -> None:
 def test_what_is_given_twice_counts_once_and_one_value_is_a_list() -> None:
     found = validate(raw(contexts=[512, 256, 512], retrieval={"depths": 0.5, "tasks": "needle"}))
     assert found.contexts == (512, 256) and found.retrieval.depths == (0.5,)
+
+
+@pytest.mark.parametrize(
+    ("merged", "expected"),
+    [
+        ("{<<: *m, id: b}", ("b", "bfloat16", "sdpa")),
+        ("{<<: *m, id: b, dtype: float16}", ("b", "float16", "sdpa")),
+        ("{<<: [{dtype: float64, id: c}, *m]}", ("c", "float64", "sdpa")),
+    ],
+)
+def test_merge_keys_merge_and_what_stands_beside_them_wins(
+    tmp_path: Path, merged: str, expected: tuple[str, str, str]
+) -> None:
+    text = f"models: [&m {{id: a, dtype: bfloat16, attn: sdpa}}, {merged}]"
+    path = write(tmp_path, f"{text}\nschema: 1\nformats: fp16\ncontexts: 64\nmemory: {{}}\n")
+    first, second = load_config(path).models
+    assert (second.id, second.dtype, second.attn) == expected
+    assert (first.id, first.dtype, first.attn) == ("a", "bfloat16", "sdpa")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1_000", 1000), ("+4", 4), ("-1", -1), ("0", 0), ("0x10", 16), ("0b11", 3), (".5", 0.5),
+        ("1.5e3", 1500.0), ("true", True), ("False", False), ("null", None), ("~", None),
+        ("yes", "yes"), ("No", "No"), ("on", "on"),
+        ("2024-01-01", "2024-01-01"), ("12e4567", "12e4567"), ("=", "="), ("'0200'", "0200"), ("0x_", "0x_"),
+    ],
+)  # fmt: skip
+def test_plain_words_are_what_they_look_like(text: str, value: Any) -> None:
+    (found,) = parse_yaml(f"[{text}]", where="s.yaml")
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        *((word, "octal") for word in ("0200", "010", "00", "-0o17", "08")),
+        *((word, "base 60") for word in ("1:30", "12:30:45", "-1:05", "190:20:30.15")),
+        *((word, "not finite") for word in (".inf", "-.Inf", ".nan", ".NaN")),
+        ("None", "write null"),
+        ("!!int abc", "invalid literal"),
+    ],
+)
+def test_what_may_be_meant_in_two_ways_is_refused_by_its_line(
+    tmp_path: Path, word: str, problem: str
+) -> None:
+    path = write(tmp_path, f"schema: 1\n# a line\ncontexts:\n  - 64\n  - {word}\n")
+    with pytest.raises(QuantKVError, match=problem) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+    assert word == "!!int abc" or f"line 5: {word} " in str(caught.value)
+    with pytest.raises(QuantKVError, match=rf"--set contexts=.*{problem}"):
+        apply_overrides({}, [f"contexts=[{word}]"])
+
+
+def test_a_merge_key_or_a_number_written_otherwise_is_a_key_given_twice(tmp_path: Path) -> None:
+    for text, key in (("<<: {a: 1}\n<<: {b: 1}\n", "'<<'"), ("16: a\n0x10: b\n", "16")):
+        with pytest.raises(QuantKVError, match=f"line 2: {key} is given twice"):
+            load_config(write(tmp_path, text))
+
+
+def test_words_for_yes_and_no_are_settings_where_one_is_asked_for_and_names_elsewhere(tmp_path: Path) -> None:
+    text = "schema: 1\nmodels: on\nformats: fp16\ncontexts: 64\nmemory: {}\nreport: {html: off}\n"
+    sweep = load_config(write(tmp_path, text), ["run.out=no"])
+    assert (sweep.models[0].id, sweep.report.html, sweep.run.out) == ("on", False, "no")
+
+
+def test_no_number_is_infinite() -> None:
+    (line,) = problems(generation={"temperature": "1e999"})
+    assert line.startswith("s.yaml: generation.temperature: must be a finite number")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: &a {<<: *a}", "an alias that contains itself"),
+        ("a: 1\n<<: 3", "line 2: << takes a mapping or a list of mappings"),
+        ("<<: [{a: 1}, [b]]", "line 1: << takes a mapping or a list of mappings"),
+        ("<<: {? [a] : 1}", "line 1: a key must be a plain value"),
+    ],
+)
+def test_what_cannot_be_merged_is_one_line(text: str, problem: str) -> None:
+    with pytest.raises(QuantKVError) as caught:
+        parse_yaml(text, where="s.yaml")
+    assert str(caught.value) in (f"s.yaml, {problem}", f"s.yaml: {problem}")

@@ -55,7 +55,7 @@ OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_as_list), Field(min_length
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelEntry(Section):

@@ -1,35 +1,15 @@
-"""Reading the YAML a user wrote, and laying ``--set`` values over it, before any of it is believed.
-
-PyYAML keeps the last of two equal keys without a word; here that is an error, because a sweep that silently
-drops half of its settings produces a table that looks right.
-"""
+"""Reading the YAML a user wrote, and laying ``--set`` values over it, before any of it is believed."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from quantkv.errors import QuantKVError
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise QuantKVError(
-                    f"line {key_node.start_mark.line + 1}: a key must be a plain value, got {key!r}"
-                )
-            if key in seen:
-                raise QuantKVError(f"line {key_node.start_mark.line + 1}: {key!r} is given twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+from quantkv.sweep.scalars import Loader
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -50,7 +30,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 def parse_yaml(text: str, *, where: str) -> Any:
     """One YAML document; every problem is one line that says where it is."""
     try:
-        return _copy(yaml.load(text, Loader=_Loader))
+        return _copy(yaml.load(text, Loader=Loader))
     except QuantKVError as error:
         raise QuantKVError(f"{where}, {error}") from None
     except RecursionError:
@@ -59,7 +39,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise QuantKVError(f"{where}{line}: {error.problem or 'not valid YAML'}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a tag such as !!int before something else
         raise QuantKVError(f"{where}: {' '.join(str(error).split())}") from None
 
 

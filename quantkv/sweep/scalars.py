@@ -1,0 +1,83 @@
+"""YAML as it looks: a loader for which plain words are what a reader takes them for.
+
+PyYAML reads YAML 1.1, where 0200 is 128, 1:30 is 90, ``no`` is false, a date is no text, and the last of two
+equal keys wins without a word. Here words and dates are text, as in YAML 1.2, and what may be meant in two
+ways is refused by its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any, ClassVar, NoReturn
+
+import yaml
+
+from quantkv.errors import QuantKVError
+
+TAG = "tag:yaml.org,2002:"
+MERGE = f"{TAG}merge"
+PLAIN = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(0|[1-9](_?[0-9])*|0x[0-9a-fA-F]+|0b[01]+)",
+    "float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?",
+    "merge": r"<<",
+}
+REFUSED = {
+    r"[-+]?0o?[0-9_]+": "is an octal number to some readers: write it without the zero in front",
+    r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?": "is a number in base 60 to some readers: write it out",
+    r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)": "is not finite, and no setting takes that: leave it out",
+    r"None": "is not YAML's word for nothing: write null",
+}
+"""What is refused where it is not in quotes, and what to write instead."""
+
+
+class Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping with every key once, merge keys (``<<``) too."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self._key(key_node)
+            if key in seen:
+                hint = "; give it a list, as in <<: [*a, *b]" if key == "<<" else ""
+                _refuse(key_node, f"{key!r} is given twice{hint}")
+            seen.add(key)
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merged mappings before the own pairs, the first of a list last: of equal keys the last counts."""
+        merges = [value for key, value in node.value if key.tag == MERGE]
+        sources = [s for m in merges for s in (m.value if isinstance(m, yaml.SequenceNode) else [m])]
+        merged: list[Any] = []
+        for source in reversed(sources):
+            if not isinstance(source, yaml.MappingNode):
+                _refuse(source, "<< takes a mapping or a list of mappings")
+            self.flatten_mapping(source)
+            merged += source.value
+        node.value = merged + [pair for pair in node.value if pair[0].tag != MERGE]
+
+    def _key(self, node: yaml.Node) -> Hashable:
+        if not isinstance(node, yaml.ScalarNode):
+            _refuse(node, "a key must be a plain value")
+        key: Hashable = node.value if node.tag == MERGE else self.construct_object(node)
+        return key
+
+
+def _refuse(node: yaml.Node, problem: str) -> NoReturn:
+    raise QuantKVError(f"line {node.start_mark.line + 1}: {problem}")
+
+
+def _refuse_scalar(_: Loader, node: yaml.ScalarNode) -> NoReturn:
+    why = next((why for pattern, why in REFUSED.items() if re.fullmatch(pattern, node.value)), "is refused")
+    _refuse(node, f"{node.value} {why}, or put it in quotes if it is text")
+
+
+for _pattern in REFUSED:
+    Loader.add_implicit_resolver("quantkv:refused", re.compile(f"({_pattern})$"), None)
+for _name, _pattern in PLAIN.items():
+    Loader.add_implicit_resolver(TAG + _name, re.compile(f"({_pattern})$"), None)
+Loader.add_constructor("quantkv:refused", _refuse_scalar)
