@@ -17,6 +17,7 @@ import torch
 from quantkv.errors import QuantKVError, first_line
 
 HF_KEYS = ("hf", "name", "split", "column", "revision")
+BUILT_IN = ("python-docs", "wikitext-2")
 LEGAL = "python-docs, wikitext-2, a text file, or {hf: ID, name: CONFIG, split: test, column: text}"
 WIKITEXT_2 = {"hf": "Salesforce/wikitext", "name": "wikitext-2-raw-v1", "split": "test", "column": "text"}
 

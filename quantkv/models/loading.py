@@ -67,6 +67,11 @@ def model_names() -> list[str]:
     return [*PACKAGED_MODELS, *RANDOM_MODELS]
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a name stands for a model of its own, whatever lies in a folder of that name."""
+    return is_random(name) or name in PACKAGED_MODELS
+
+
 def _load_random(name: str, dtype: torch.dtype | None, seed: int) -> tuple[Any, Any, Source]:
     model = random_model(name, seed=seed, dtype=dtype or torch.float32)
     return model, byte_tokenizer(), Source(name, f"seed-{seed}", "random float32")
@@ -158,9 +163,7 @@ def _as_device(device: str | torch.device) -> torch.device:
 def _check_options(name: str, device: Any, device_map: Any, revision: str | None) -> None:
     if device is not None and device_map is not None:
         raise QuantKVError("give device or device_map, not both")
-    if revision is not None and (
-        is_random(name) or name in PACKAGED_MODELS or name.lower().endswith(".gguf")
-    ):
+    if revision is not None and (is_built_in(name) or name.lower().endswith(".gguf")):
         raise QuantKVError(f"{name} has no revisions; revision is for hub ids")
     if device_map is not None and is_random(name):
         raise QuantKVError(f"{name} is built in memory; use device, not device_map")

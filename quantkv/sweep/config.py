@@ -13,17 +13,22 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
+from quantkv.data import BUILT_IN
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.protocols import Protocol, filled
 from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES
 from quantkv.evaluation.tasks import TAIL, check_room, task_names
+from quantkv.models.loading import DTYPES, is_built_in
 from quantkv.spec import CacheSpec
 from quantkv.sweep.formats import FormatEntry
 from quantkv.sweep.messages import lines, not_one_of
+from quantkv.sweep.paths import FOLDER, located
 from quantkv.sweep.source import apply_overrides, read_yaml
 
 T = TypeVar("T")
@@ -48,6 +53,13 @@ def _check_prefill(value: str) -> str:
     raise ValueError(not_one_of(value, PREFILLS))
 
 
+def _whole_name(value: Any) -> Any:
+    """``bf16`` as ``bfloat16``: what a row is asked for is written in one way."""
+    found = DTYPES.get(value) if isinstance(value, str) else None
+    return value if found is None else str(found).removeprefix("torch.")
+
+
+Dtype = Annotated[Literal["float32", "bfloat16", "float16", "float64", "auto"], BeforeValidator(_whole_name)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
 NonNegative = Annotated[int, Field(strict=True, ge=0)]
 Prefill = Annotated[str, AfterValidator(_check_prefill)]
@@ -62,16 +74,27 @@ class ModelEntry(Section):
     """What ``quantkv.load_model`` needs; ``attn`` is the attention implementation asked of transformers."""
 
     id: str = Field(min_length=1)
-    dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "float32"
+    dtype: Dtype = "float32"
     attn: Literal["quantkv", "sdpa", "eager", "flash_attention_2", "flex_attention"] = "quantkv"
     revision: str | None = None
     device: str | None = None
     device_map: str | dict[str, int | str] | None = None
+    _location: str = PrivateAttr("")
 
     @model_validator(mode="before")
     @classmethod
     def _bare_id(cls, value: Any) -> Any:
         return {"id": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _locate(self, info: ValidationInfo) -> ModelEntry:
+        self._location = self.id if is_built_in(self.id) else located(self.id, info.context)
+        return self
+
+    @property
+    def location(self) -> str:
+        """As ``load_model`` takes it."""
+        return self._location
 
 
 class Policy(Section):
@@ -90,6 +113,7 @@ class Text(Section):
     name: str | None = None
     split: str = "test"
     column: str = "text"
+    _path: str | None = PrivateAttr(None)
 
     @model_validator(mode="before")
     @classmethod
@@ -104,10 +128,16 @@ class Text(Section):
             raise ValueError(TEXTS)
         return self
 
+    @model_validator(mode="after")
+    def _locate(self, info: ValidationInfo) -> Text:
+        if self.source and self.source not in BUILT_IN:
+            self._path = located(self.source, info.context)
+        return self
+
     @property
     def argument(self) -> str | dict[str, Any]:
         """As ``quantkv.load_text`` takes it."""
-        return self.source or self.model_dump(exclude={"source"}, exclude_none=True)
+        return self._path or self.source or self.model_dump(exclude={"source"}, exclude_none=True)
 
     @property
     def label(self) -> str:
@@ -325,10 +355,17 @@ class Sweep(Section):
         return tuple(kind for kind in MEASURED if getattr(self, kind) is not None)
 
 
-def validate(raw: Mapping[str, Any], *, where: str = "sweep", overrides: Iterable[str] = ()) -> Sweep:
-    """``raw`` as a sweep, or one error with a line for every problem that says where it was written."""
+def validate(
+    raw: Mapping[str, Any],
+    *,
+    where: str = "sweep",
+    overrides: Iterable[str] = (),
+    folder: Path | None = None,
+) -> Sweep:
+    """``raw`` as a sweep, or one error with a line for every problem that says where it was written. Relative
+    paths are looked for in ``folder`` first."""
     try:
-        return Sweep.model_validate(dict(raw))
+        return Sweep.model_validate(dict(raw), context={FOLDER: folder} if folder else None)
     except ValidationError as error:
         problems = lines(error, Sweep)
     sources = {override.partition("=")[0].strip(): f"--set {override}" for override in overrides}
@@ -346,4 +383,5 @@ def _origin(problem: str, sources: Mapping[str, str]) -> str | None:
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     """The sweep in a YAML file, with ``key=value`` overrides laid over it."""
     given = list(overrides)
-    return validate(apply_overrides(read_yaml(path), given), where=str(path), overrides=given)
+    raw = apply_overrides(read_yaml(path), given)
+    return validate(raw, where=str(path), overrides=given, folder=Path(path).parent)

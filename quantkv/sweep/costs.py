@@ -75,7 +75,7 @@ def _read(entry: ModelEntry) -> tuple[Any, Any, str]:
     from quantkv.planner.probe import probe
 
     try:
-        config = load_config(entry.id, revision=entry.revision)
+        config = load_config(entry.location, revision=entry.revision)
         dtype = None if entry.dtype == "auto" else entry.dtype
         return config, probe(config, model_dtype(dtype, config)), ""
     except QuantKVError as error:

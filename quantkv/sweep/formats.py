@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from quantkv.errors import QuantKVError
 from quantkv.named import presets
@@ -16,6 +16,7 @@ from quantkv.peers.peer import PREFIX, Peer, parse_peer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
 from quantkv.sweep.messages import nearest
+from quantkv.sweep.paths import located
 
 BASELINE = "dynamic"
 
@@ -43,9 +44,11 @@ class FormatEntry(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _normalise(cls, value: Any) -> Any:
+    def _normalise(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, str):
             value = {"peer": value} if value.startswith(PREFIX) else {"name": value}
+        if isinstance(value, dict) and "/" in str(python := value.get("python")):
+            value = {**value, "python": located(str(python), info.context)}
         if isinstance(value, dict) and isinstance(peer := value.get("peer"), str):
             return {"name": peer.removeprefix(PREFIX)} | value
         if isinstance(value, dict) and isinstance(layers := value.get("layers"), dict):

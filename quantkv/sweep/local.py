@@ -65,7 +65,7 @@ class LocalMeasure:
 class LocalSession:
     def __init__(self, entry: ModelEntry, sweep: Sweep, text: Text) -> None:
         self.entry, self.sweep, self.text = entry, sweep, text
-        self.model, self.tokenizer = load_model(entry.id, **options(entry))
+        self.model, self.tokenizer = load_model(entry.location, **options(entry))
         self.config, self.device = self.model.config, self.model.device
         self.identity = model_identity(self.model)
         self._plans: dict[int, Plan] = {}
@@ -154,7 +154,7 @@ class LocalSession:
     def _memory_cell(self, cell: Cell) -> Mapping[str, Any]:
         """The worker picks the attention: the fused one for formats, the stock one for the baseline."""
         return memory_cell(
-            {"name": self.entry.id, **options(self.entry), "attn": None},
+            {"name": self.entry.location, **options(self.entry), "attn": None},
             self._spec(cell) or BASELINE,
             context=cell.context,
             batch=cell.batch,

@@ -16,11 +16,11 @@ def model_config(entry: ModelEntry) -> Any | None:
     from quantkv.planner.configs import load_config
 
     try:
-        return load_config(entry.id, revision=entry.revision)
+        return load_config(entry.location, revision=entry.revision)
     except UnsupportedError:
         return None
     except QuantKVError:
-        if Path(entry.id).exists():
+        if Path(entry.location).exists():
             return None
         raise
 

@@ -1,0 +1,17 @@
+"""Relative paths in a sweep file: from its own folder where something lies there, else from where we are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FOLDER = "folder"
+"""The key of the file's folder in the context that settings are validated with."""
+
+
+def located(name: str, context: Mapping[str, Any] | None) -> str:
+    """The whole path of ``name``, so that workers elsewhere find it; ``name`` where nothing lies there."""
+    folders = [Path(context[FOLDER])] if context else []
+    found = (folder.absolute() / Path(name).expanduser() for folder in (*folders, Path()))
+    return next((str(path) for path in found if path.exists()), name)
