@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from quantkv import native
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.layer import QuantizedLayer
+from quantkv.notices import Notices
 from quantkv.sliding import QuantizedSlidingLayer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
@@ -54,6 +54,7 @@ class QuantizedCache(DynamicCache):
         self.config, self.spec, self.prefill = config, parse_spec(spec), prefill
         self.spec.check_layers(len(self.layers))
         self._pads: list[int] | None = None
+        self._notices = Notices()
         self._reasons: dict[int, str] = {}
         for index, layer in enumerate(self.layers):
             self._replace(index, layer)
@@ -68,7 +69,11 @@ class QuantizedCache(DynamicCache):
             self._reasons[index] = _why_exact(layer)
             return
         check_fits(spec, kv_shape(self.config, index))
-        options: dict[str, Any] = {"prefill": self.prefill, "pads": self._take_pads}
+        options: dict[str, Any] = {
+            "prefill": self.prefill,
+            "pads": self._take_pads,
+            "notices": self._notices,
+        }
         self.layers[index] = (
             QuantizedSlidingLayer(spec, layer.sliding_window, **options)
             if slides
@@ -87,8 +92,14 @@ class QuantizedCache(DynamicCache):
     def engine(self) -> str:
         """The engine that serves the fused attention path: `native-` and its build, or `reference` where
         some layer's codec, dtype or device has no kernels."""
-        served = native.isa() is not None and all(layer.has_kernels for layer in self.quantized_layers)
-        return f"native-{native.isa()}" if served else "reference"
+        engines = {layer.engine for layer in self.quantized_layers}
+        return "reference" if "reference" in engines else engines.pop()
+
+    @property
+    def saturated(self) -> int:
+        """Stored scales, zeros and values at the end of their dtype's range: there the format could not hold
+        what it was given."""
+        return sum(layer.saturated for layer in self.quantized_layers)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         ASKED_FOR_MASK.set(weakref.ref(self))
@@ -224,8 +235,8 @@ class QuantizedCache(DynamicCache):
         return 8 * self.nbytes / self.elements if self.elements else float("nan")
 
     def describe(self) -> pd.DataFrame:
-        """A row per layer: what is quantized and how, what is exact and why, bytes, and roll-backs beyond
-        the reserve."""
+        """A row per layer: what is quantized and how, what is exact and why, the engine that reads it, bytes,
+        and events: saturated numbers, exact history packed late, roll-backs beyond the reserve."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -239,6 +250,7 @@ class QuantizedCache(DynamicCache):
                 "quantized": False,
                 "format": "exact",
                 "why": self._reasons[index],
+                "engine": "transformers",
                 "tokens": int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else 0,
                 "nbytes": _plain_nbytes(layer),
             }
@@ -249,10 +261,13 @@ class QuantizedCache(DynamicCache):
             "format": str(layer.spec),
             "why": f"exact: first {layer.spec.sinks}, last {layer.spec.key.recent} keys, "
             f"last {layer.spec.value.recent} values",
+            "engine": layer.engine,
             "tokens": layer.get_seq_length(),
             "packed_keys": key.packed(0) if key else 0,
             "packed_values": value.packed(0) if value else 0,
             "nbytes": sum(s.nbytes for s in layer.stores),
+            "saturated": layer.saturated,
+            "packed_at": layer.packed_at,
             "deep_rollbacks": layer.deep_rollbacks,
             "materialized": sum(s.materialized for s in layer.stores),
             "padding_from": layer.padding_source,

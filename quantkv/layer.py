@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicLayer
 from quantkv import native
 from quantkv.attention import KVHandle
 from quantkv.errors import QuantKVError
+from quantkv.notices import Notices
 from quantkv.spec import CacheSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 
@@ -35,13 +36,19 @@ class QuantizedLayer(DynamicLayer):
     supports_early_init = False
 
     def __init__(
-        self, spec: CacheSpec, *, prefill: str = "exact", pads: Callable[[], list[int] | None] | None = None
+        self,
+        spec: CacheSpec,
+        *,
+        prefill: str = "exact",
+        pads: Callable[[], list[int] | None] | None = None,
+        notices: Notices | None = None,
     ) -> None:
         self.key_store: TensorStore | None = None
         self.value_store: TensorStore | None = None
         super().__init__()
         self.spec, self.prefill = spec, prefill
         self._known_pads = pads or (lambda: None)
+        self._notices = notices or Notices()
         self._reserve = spec.reserve
         self.deep_rollbacks = 0
         self.padding_source = "none"
@@ -102,6 +109,10 @@ class QuantizedLayer(DynamicLayer):
         if key_states.shape[0] != self._rows:
             raise QuantKVError(f"the cache holds {self._rows} rows, this call brings {key_states.shape[0]}")
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
+        if self.saturated:
+            self._say("saturated")
+        if self.packed_at is not None:
+            self._say("packed_at")
         if first and self.prefill == "exact":
             return key_states, value_states
         if first:
@@ -166,7 +177,10 @@ class QuantizedLayer(DynamicLayer):
         length = self.get_seq_length()
         keep = max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
         if keep < length:
-            self.deep_rollbacks += max(store.truncate(keep) for store in self.stores)
+            deep = [store.truncate(keep) for store in self.stores]
+            self.deep_rollbacks += max(deep)
+            if any(rows and not store.is_lossless for rows, store in zip(deep, self.stores, strict=True)):
+                self._say("deep_rollbacks")
 
     def activate_past_recording(self) -> None:
         """Hold a longer reserve from now on, for decoding methods that take tokens back."""
@@ -204,6 +218,24 @@ class QuantizedLayer(DynamicLayer):
 
     def prefetch(self) -> None:
         """Nothing to do: the layer never left its device."""
+
+    @property
+    def saturated(self) -> int:
+        """Stored numbers at the end of their dtype's range, as they were packed."""
+        return sum(store.pages.saturated for store in self.stores)
+
+    @property
+    def packed_at(self) -> int | None:
+        """How many tokens were cached when those kept exact by `+q` were first packed."""
+        return min((s.packed_at for s in self.stores if s.packed_at is not None), default=None)
+
+    def _say(self, event: str) -> None:
+        self._notices.say(event, str(self.spec))
+
+    @property
+    def engine(self) -> str:
+        """The engine that reads this layer's pages: `native-` and its build, or `reference`."""
+        return f"native-{native.isa()}" if native.isa() is not None and self.has_kernels else "reference"
 
     @property
     def has_kernels(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from quantkv.attention import KVHandle
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.layer import QuantizedLayer
+from quantkv.notices import Notices
 from quantkv.spec import CacheSpec
 from quantkv.store import Since
 
@@ -32,10 +33,11 @@ class QuantizedSlidingLayer(QuantizedLayer):
         *,
         prefill: str = "exact",
         pads: Callable[[], list[int] | None] | None = None,
+        notices: Notices | None = None,
     ) -> None:
         if prefill != "exact":
             raise UnsupportedError("a quantized sliding window has no prefill='final'")
-        super().__init__(replace(spec, sinks=0), pads=pads)
+        super().__init__(replace(spec, sinks=0), pads=pads, notices=notices)
         self.sliding_window = sliding_window
 
     @property

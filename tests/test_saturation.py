@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
-from quantkv import parse_spec
+from quantkv import QuantizedCache, load_model, parse_spec
+from quantkv.cache import cache_argument
 from quantkv.codecs import saturated
+from quantkv.evaluation.arms import effective
 
 BEYOND = [
     # spec, the largest value, scales and zeros at the end of their range for 2 heads of 3 tokens
@@ -48,3 +55,83 @@ def test_what_is_not_finite_counts(bad: float) -> None:
     x[0, 1, 2, 5] = bad
     assert saturated(x, parse_spec("int4-head@sym").key.build().encode(x)) == 1
     assert saturated(x, parse_spec("exact").key.build().encode(x)) == 0  # comes back as it was given
+
+
+# --- a cache counts, and says so once ---
+def large_values(factor: float, dtype: str = "bfloat16") -> Any:
+    """A model whose values are `factor` times those of the usual one, as are those of some real models."""
+    model, _ = load_model("random-llama", dtype=dtype, attn="quantkv")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.v_proj.weight *= factor
+            layer.self_attn.o_proj.weight /= factor
+    return model
+
+
+def fill(cache: QuantizedCache, x: Tensor) -> list[str]:
+    """Append to both layers, a prompt and token by token; what is said on the terminal."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for part in x.split([40, *[1] * (x.shape[2] - 40)], 2):
+            for layer in range(2):
+                cache.update(part / x.abs().max(), part, layer)
+    return [str(warning.message) for warning in said]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_cache_counts_and_says_it_once(dtype: torch.dtype) -> None:
+    model = large_values(1.0)
+    x = torch.full((1, 2, 200, 16), -1e5, dtype=dtype)
+    x[..., ::2] = 1e5
+    cache = QuantizedCache(model.config, "int4-head+s4+r4+f1+k0")
+    (text,) = fill(cache, x)
+    assert "@bf16" in text and "saturated" in text and str(cache.spec) in text
+    zeros = 2 * (200 - 4 - 4)  # of each head and packed token; a range of 2e5 over 15 steps fits
+    assert cache.describe()["saturated"].tolist() == [zeros, zeros]
+    assert cache.saturated == 2 * zeros
+    assert cache.fork().saturated == copy.deepcopy(cache).saturated == 2 * zeros
+    cache.reset()
+    assert cache.saturated == 0
+
+
+@pytest.mark.parametrize("spec", ["int4-head@bf16", "int8-channel@bf16", "bf16", "exact"])
+def test_what_fits_is_not_said(spec: str) -> None:
+    cache = QuantizedCache(large_values(1.0).config, spec)
+    assert not fill(cache, 1e5 * torch.randn(2, 2, 150, 16, dtype=torch.bfloat16))
+    assert cache.saturated == 0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_said(bad: float) -> None:
+    cache, x = (
+        QuantizedCache(large_values(1.0).config, "int4-head@bf16+s0+r0+f1+k0"),
+        torch.randn(1, 2, 60, 16),
+    )
+    x[0, 1, 50, 3] = bad
+    assert len(fill(cache, x)) == 1
+    assert cache.saturated > 0
+
+
+def test_a_model_with_large_values_is_told_to_take_wider_scales() -> None:
+    model, ids = (
+        large_values(4e6),
+        torch.randint(0, 256, (1, 150), generator=torch.Generator().manual_seed(0)),
+    )
+    counts = {}
+    for spec in ("int4-head", "int4-head@bf16"):
+        cache = QuantizedCache(model.config, spec)
+        with torch.no_grad(), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for part in ids.split([100, *[1] * 50], 1):
+                model(part, **{cache_argument(model): cache})
+        counts[spec] = (cache.saturated > 0, sum("saturated" in str(w.message) for w in said))
+    assert counts == {"int4-head": (True, 1), "int4-head@bf16": (False, 0)}
+
+
+def test_rows_of_measurements_carry_the_count() -> None:
+    model = large_values(4e6, "float32")
+    cache = QuantizedCache(model.config, "int4-head")
+    assert effective(model, parse_spec("int4-head"), cache)["saturated"] == 0
+    with warnings.catch_warnings(action="ignore"):
+        cache.update(torch.randn(1, 2, 200, 16), torch.full((1, 2, 200, 16), -1e5), 0)
+    assert effective(model, parse_spec("int4-head"), cache)["saturated"] == cache.saturated > 0

@@ -94,6 +94,7 @@ def effective(model: Any, parsed: Parsed, cache: Any = None, **overrides: Any) -
         "simulated": False,
         "layers_quantized": getattr(cache, "num_quantized_layers", 0),
         "layers_total": total,
+        "saturated": getattr(cache, "saturated", None),
         "sinks": None,
     }
     section |= dict.fromkeys(("recent_key", "recent_value", "flush_key", "flush_value"))

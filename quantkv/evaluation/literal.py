@@ -57,6 +57,7 @@ class LiteralArm:
         self.first = protocol.first_scored(context)
         self.numbers: dict[str, Any] = {}
         self.cache: Any = None
+        self.saturated: int | None = None
         self.notes: list[str] = []
         self.remote = self._opened() if self.peer else None
 
@@ -65,6 +66,8 @@ class LiteralArm:
         self._check_eviction()
         logits_ref = window.logits_ref.to(logits.device)
         tokens = compare(logits_ref, logits, window.ids[self.first + 1 :])
+        if self.cache is not None:
+            self.saturated = (self.saturated or 0) + self.cache.saturated
         told = None if self.cache is None else packed_share(self.cache, self.numbers["kept"], len(tokens))
         return Scored(tokens, told, torch.equal(logits, logits_ref))
 
@@ -154,7 +157,7 @@ class LiteralArm:
             raise QuantKVError(f"{self.spec} dropped none of {read} tokens: the press did not run")
 
     def _effective(self, size: int) -> Result:
-        section = effective(self.model, self.spec, self.cache)
+        section = effective(self.model, self.spec, self.cache, saturated=self.saturated)
         quantizes = self.peer is not None and not self.is_press
         section["simulated"] |= quantizes and self.numbers["exact"] >= size
         untold = self.peer is not None and self.cache is None

@@ -62,6 +62,7 @@ class _Arm:
     given: Format
     answers: list[Answered] = field(default_factory=list)
     reads: list[float] = field(default_factory=list)
+    saturated: int = 0
     effective: Result | None = None
     seconds: float = 0.0
     error: Exception | None = None
@@ -99,7 +100,8 @@ class _Block:
         check_packed(arm.label, cache, length, sample.place, tail=self.tail)
         arm.answers.append(answer(self.model, cache, sample))
         arm.reads.append(packed_read_fraction(cache, length, calls_after(sample)))
-        arm.effective = effective(self.model, spec, cache, attn="quantkv")
+        arm.saturated += cache.saturated
+        arm.effective = effective(self.model, spec, cache, attn="quantkv", saturated=arm.saturated)
 
     def result(self, arm: _Arm, questions: Sequence[Question], seed: int) -> Result:
         if arm.error is not None or arm.effective is None:

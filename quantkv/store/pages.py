@@ -7,6 +7,7 @@ A shared open page is copied when one of its owners appends.
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quantkv import native
-from quantkv.codecs import Codec
+from quantkv.codecs import Codec, saturated
 from quantkv.store.layout import PageLayout
 from quantkv.store.pool import GONE, PagePool
 
@@ -24,7 +25,7 @@ class PageStore:
     """Packed tokens of some rows. Token positions are counted from each row's first packed token.
 
     `generation` grows whenever a table changes, so that what was looked up from tables can be kept until
-    then.
+    then. `saturated` counts stored numbers at the end of their dtype's range, as they were packed.
     """
 
     def __init__(
@@ -37,6 +38,9 @@ class PageStore:
         self.generation = 0
         kernel = codec.kernel()
         self._encodes = kernel is not None and kernel.number != "table"  # codebooks choose codes themselves
+        floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
+        self._reach = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
+        self.saturated = 0
         self.format = native.page_format(layout, codec) if device.type == "cpu" else None
         self._kernel_pages: tuple[int, Any] | None = None
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
@@ -54,7 +58,7 @@ class PageStore:
         """A store that starts with the same tokens on the same pages; each page is freed when no fork lists
         it any more."""
         other = PageStore(self.codec, self.layout, len(self.tables), self.device, self.pool)
-        other.used = list(self.used)
+        other.used, other.saturated = list(self.used), self.saturated
         for table in self.tables:
             self.pool.retain(table)
         other.tables[:] = [list(table) for table in self.tables]
@@ -64,6 +68,7 @@ class PageStore:
         pool = copy.deepcopy(self.pool, memo)
         other = PageStore(self.codec, self.layout, len(self.tables), self.device, pool)
         other.tables[:], other.used = [list(table) for table in self.tables], list(self.used)
+        other.saturated = self.saturated
         return other
 
     def state(self) -> tuple[Tensor, list[list[int]]]:
@@ -108,15 +113,24 @@ class PageStore:
         whole groups."""
         start, length = self.used[rows[0]], x.shape[-2]
         self._reserve(rows, start, start + length)
-        if self.format is not None and self._encodes and x.dtype in native.FLOATS:
+        if self._kernels_encode(x):
             self._encode_natively(rows, start, x)
         else:
             self._encode(rows, start, x)
         for row in rows:
             self.used[row] = start + length
 
+    def _kernels_encode(self, x: Tensor) -> bool:
+        """Whether kernels may encode `x`. They store the same bits as the codec, but count nothing, so what
+        reaches as far as a stored number can is left to it."""
+        if self.format is None or not self._encodes or x.dtype not in native.FLOATS:
+            return False
+        lossless = x.dtype == self.layout.fields[0].dtype
+        return lossless or x.abs().max().item() < self._reach
+
     def _encode(self, rows: Sequence[int], start: int, x: Tensor) -> None:
         fields, length = self.codec.encode(x), x.shape[-2]
+        self.saturated += saturated(x, fields)
         page = self.layout.page_tokens
         for index in range(start // page, -(-(start + length) // page)):
             low, high = max(start, index * page), min(start + length, (index + 1) * page)

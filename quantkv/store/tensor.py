@@ -56,11 +56,18 @@ class TensorStore:
         self.length = 0
         self.version = 0
         self.materialized = 0
+        self.packed_at: int | None = None
         self._held_from = [pad + window.sinks for pad in self.pads]
 
     @property
     def rows(self) -> int:
         return len(self.pads)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether packed tokens decode to what was given."""
+        (*others, field) = self.pages.layout.fields
+        return not others and field.bits is None and field.dtype == self.dtype
 
     @property
     def exact_nbytes(self) -> int:
@@ -112,6 +119,8 @@ class TensorStore:
             self._resize_ring(room)
         view = self.view(extra=x) if long else self._append_short(x)
         self._pack(view, length)
+        if self.window.after and self.packed_at is None and any(self.pages.used):
+            self.packed_at = length
         if long or room < self.ring.capacity:
             self._renew_ring(view, length, room)
         self.length = length

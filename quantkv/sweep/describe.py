@@ -17,7 +17,7 @@ from quantkv.sweep.preflight import model_config
 from quantkv.sweep.results import strict_json
 
 HEAD_DIM, KV_HEADS = 64, 4
-COUNTERS = ("tokens", "deep_rollbacks", "materialized", "padding_from")
+COUNTERS = ("tokens", "saturated", "packed_at", "deep_rollbacks", "materialized", "padding_from")
 
 
 def formats_table() -> Table:
