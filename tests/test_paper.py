@@ -37,7 +37,7 @@ SETTINGS = "figures: [pareto, crossover, overview, retrieval, layers]\nfiles: [p
 def retrieval_row(format: str, context: int) -> dict[str, Any]:
     row = quality_row(format, context)
     depths = [{"depth": depth, "n": 8, "hits": 5, "hits_ref": 7} for depth in (0.1, 0.5, 0.9)]
-    scores = {"depths": depths, "conclusive": True, "verdict": "no worse", "p_value": 0.5}
+    scores = {"n": 24, "depths": depths, "conclusive": True, "verdict": "no worse", "p_value": 0.5}
     scores |= {f"exact_match{name}": 0.6 for name in ("", "_low", "_high", "_ref", "_ref_low", "_ref_high")}
     scores |= {f"delta_log_prob{name}": 0.1 for name in ("", "_low", "_high")} | {"packed_read_fraction": 0.9}
     protocol = {"task": "passkey", "text": "python-docs", "samples": 8, "depths": [0.1, 0.5, 0.9], "tail": 96}

@@ -41,11 +41,29 @@ def test_a_csv_becomes_a_row_for_each_kind_of_number(tmp_path: Path) -> None:
     assert other["requested"]["batch"] == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "own", "kept"),
+    [
+        ("KIVI (2024)", "table 3", "KIVI (2024), table 3"),
+        ("KIVI (2024)", "", "KIVI (2024)"),
+        (None, "table 3", "table 3"),
+        ("KIVI (2024)", " KIVI (2024)", "KIVI (2024)"),
+    ],
+)
+def test_the_source_of_a_file_and_of_an_entry_are_both_kept(
+    tmp_path: Path, source: str | None, own: str, kept: str
+) -> None:
+    file = tmp_path / "theirs.csv"
+    file.write_text(f"model,format,context,perplexity,citation\nLlama,KIVI-2,4096,5.5,{own}\n")
+    (row,) = external_rows(file, source)
+    assert row["provenance"]["citation"] == kept
+
+
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
 def test_lists_of_mappings_carry_their_own_citation(tmp_path: Path, suffix: str) -> None:
     entries = [ENTRY | {"source": "external", "citation": "its own page"}, ENTRY | {"format": "other"}]
     own, given = external_rows(written(tmp_path, entries, f"theirs.{suffix}"), "a paper")
-    assert own["provenance"]["citation"] == "its own page"
+    assert own["provenance"]["citation"] == "a paper, its own page"
     assert given["provenance"]["citation"] == "a paper"
 
 

@@ -123,6 +123,24 @@ def test_a_flag_that_only_repeats_the_verdict_is_not_said_twice() -> None:
     assert cells_of(table, "int4-head", 512)[-1] == "UNFIT: KL ≥ 0.1; top-1 agreement below 80%"
 
 
+def test_what_a_mark_points_to_stands_in_the_same_file() -> None:
+    low, slow = {"kl_mean": 0.001, "flags": ["top-5 looks odd"]}, {"flags": ["bandwidth drifted by +30%"]}
+    rows = [quality_row("int4-head", 512, values=low), speed_row("int4-head", 512, values=slow)]
+    for text in (latex_table(only(rows)), markdown(only(rows)), printed(rows, 200)):
+        assert "see the notes" in text
+        assert "top-5 looks odd" in text and "bandwidth drifted by +30" in text
+    assert r"Notes: top-5 looks odd (int4-head at 512); speed: bandwidth drifted by +30\%" in latex_table(
+        only(rows)
+    )
+
+
+def test_the_bits_of_the_pareto_figure_have_a_name() -> None:
+    for text in (latex_table(only(full_cell())), markdown(only(full_cell()))):
+        assert "bits_cache_16 of table.csv" in text.replace("\\", "")
+    assert "bits_cache_16" in csv(only(full_cell()).frame)
+    assert not any("bits_cache_16" in mark for mark in marks(only([memory_row("int4-head", 512)])))
+
+
 def point(format: str, bits: float, kl: float, low: float | None, high: float | None) -> dict:
     values = {"bits_packed": bits, "kl_mean": kl, "kl_low": low, "kl_high": high, "delta_nll_low": None}
     return quality_row(format, 512, values=values)
@@ -155,19 +173,17 @@ def test_the_best_of_comparable_bits_is_bold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "ties"),
+    ("other", "bold"),
     [
-        ((0.005, 0.0045, 0.0055), True),
-        ((0.005, 0.0046, 0.0055), False),
-        ((0.0055, None, None), False),
-        ((0.0040, None, None), True),
+        ((0.005, 0.0045, 0.0055), {"kivi-4", "int4-head"}),
+        ((0.005, 0.0046, 0.0055), {"kivi-4"}),
+        ((0.0055, None, None), {"kivi-4"}),
+        ((0.0035, None, None), set()),  # the best has no interval
     ],
 )
-def test_overlapping_intervals_and_equal_texts_are_bold_too(other: tuple, ties: bool) -> None:
+def test_formats_whose_intervals_overlap_are_bold_too(other: tuple, bold: set[str]) -> None:
     rows = [point("kivi-4", 5.0, 0.004, 0.0035, 0.0045), point("int4-head", 4.5, *other)]
-    if other[1] is None:
-        rows[0] = point("kivi-4", 5.0, 0.004, None, None)
-    assert bold_kl(rows) == ({"kivi-4", "int4-head"} if ties else {"kivi-4"})
+    assert bold_kl(rows) == bold
 
 
 def test_a_format_alone_among_its_bits_has_beaten_nobody() -> None:

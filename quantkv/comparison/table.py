@@ -45,7 +45,8 @@ def _table(pairs: Sequence[Pair]) -> Table:
     models = {pair.cell()["model"] for pair in pairs}
     for name in ("kind", *(["model"] if len(models) > 1 else []), "format", "context", "number"):
         table.add_column(name, no_wrap=True)
-    for name in ("A", "B", "change [95 %]"):
+    intervals = any(change.low is not None for pair in pairs for change in pair.changes)
+    for name in ("A", "B", "change [95 %]" if intervals else "change"):
         table.add_column(name, no_wrap=True, justify="right")
     for name in ("verdict", "from"):
         table.add_column(name, no_wrap=True)

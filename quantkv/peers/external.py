@@ -41,8 +41,8 @@ Entry = Mapping[str | None, Any]
 def external_rows(path: str | Path, citation: str | None = None) -> list[dict[str, Any]]:
     """The result rows of a file: one for each kind of number that an entry has.
 
-    `citation` says where they are from; an entry's own `citation` wins over it. Raises QuantKVError naming
-    the entry and the legal settings.
+    `citation` says where they are from; an entry's own `citation` stands behind it. Raises QuantKVError
+    naming the entry and the legal settings.
     """
     path = Path(path)
     rows = []
@@ -98,7 +98,8 @@ def _parsed(path: Path, text: str) -> Any:
 
 def _rows(entry: Entry, citation: str | None) -> Iterator[dict[str, Any]]:
     _check_names(entry)
-    source = str(entry.get("citation") or citation or "").strip()
+    given = (str(said or "").strip() for said in (citation, entry.get("citation")))
+    source = ", ".join(dict.fromkeys(filter(None, given)))
     if not source:
         raise QuantKVError("says not where it is from: give --source, or a citation for each entry")
     values = {name: _number(name, entry[name]) for name in NUMBERS if entry.get(name) is not None}

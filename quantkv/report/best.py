@@ -1,9 +1,13 @@
-"""Which numbers of a table are bold: the best of comparable formats, and all that cannot be told from it."""
+"""Which numbers of a table are bold: the best of comparable formats, and all that cannot be told from it.
+
+Nothing is bold where no interval says how sure that is.
+"""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from quantkv.report.columns import Column, Record, competes
 from quantkv.report.numbers import missing
@@ -21,15 +25,42 @@ INTERVALS = {
 }
 """By column; times are compared by the intervals of their ratios, which leave out what all arms share."""
 
-RULE = (
-    "Bold: at each context the best of the quantized formats with comparable bits (of a full page: below 4, "
-    "from 4, from 6, from 8), with those whose interval overlaps the best one's or that print the same. "
-    "Not ranked: formats alone in their group, unfit ones, times of the reference engine."
-)
+EXACT = ("bits", "memory", "memory_ratio")
+"""Columns of counts, which need no interval."""
+
+BEST = {
+    "bits": "fewest bits",
+    "memory": "least memory",
+    "memory_ratio": "least memory",
+    "decode": "shortest time",
+    "ratio": "shortest time",
+    "rate": "most tokens per second",
+    "ppl": "perplexity ratio closest to 1",
+    "delta": "ΔNLL closest to 0",
+    "kl": "lowest KL",
+}
+"""By column, what the best is. Columns without intervals, such as top-1, have none."""
+
+
+def rule(columns: Sequence[Column], groups: Iterable[Sequence[Record]]) -> str:
+    """What bold means in a table of these columns, where anything in it is; a group is of one context."""
+    groups = list(groups)
+    bold = [column for column in columns if any(best_labels(column, group) for group in groups)]
+    if not bold:
+        return ""
+    best = ", ".join(dict.fromkeys(BEST[column.name] for column in bold))
+    return (
+        "Bold: at each context the best of the quantized formats with comparable bits (of a full page: "
+        f"below 4, from 4, from 6, from 8), {best}; with it those whose interval overlaps the best one's or "
+        "that print the same. Not ranked: columns without intervals, formats alone in their group, unfit "
+        "ones, times of the reference engine."
+    )
 
 
 def best_labels(column: Column, records: Sequence[Record]) -> set[int]:
     """Positions of the bold cells of one column among the records of one context."""
+    if column.name not in BEST or not _told_apart(records):
+        return set()
     groups: dict[int | None, list[int]] = {}
     for index, record in enumerate(records):
         if competes(record) and not missing(column.badness(record)):
@@ -37,6 +68,13 @@ def best_labels(column: Column, records: Sequence[Record]) -> set[int]:
     return {
         index for members in groups.values() if len(members) > 1 for index in _best(column, records, members)
     }
+
+
+def _told_apart(records: Sequence[Record]) -> bool:
+    """Quality that was scored in too few windows for an interval ranks nothing, not even sizes: which of two
+    formats is better for its bits is then unknown."""
+    scored = [record for record in records if not missing(record["kl_mean"])]
+    return not scored or any(not missing(record["kl_low"]) for record in scored)
 
 
 def _group(record: Record) -> int | None:
@@ -48,14 +86,19 @@ def _group(record: Record) -> int | None:
 def _best(column: Column, records: Sequence[Record], members: Sequence[int]) -> list[int]:
     winner = min(members, key=lambda index: column.badness(records[index]) or 0.0)
     best = records[winner]
+    if column.name not in EXACT and any(map(missing, _ends(column, best))):
+        return []
     return [index for index in members if _ties(column, records[index], best)]
 
 
 def _ties(column: Column, record: Record, best: Record) -> bool:
     if column.text(record) == column.text(best):
         return True
-    ends = [record[name] for name in INTERVALS.get(column.name, ())]
-    others = [best[name] for name in INTERVALS.get(column.name, ())]
+    ends, others = _ends(column, record), _ends(column, best)
     if not ends or any(map(missing, (*ends, *others))):
         return False
     return bool(ends[0] <= others[1] and others[0] <= ends[1])
+
+
+def _ends(column: Column, record: Record) -> list[Any]:
+    return [record[name] for name in INTERVALS.get(column.name, ())]

@@ -7,6 +7,7 @@ from typing import Any
 
 from quantkv.report.columns import RATIO, REFERENCE_MARK
 from quantkv.report.drift import drifted
+from quantkv.report.names import INTERVALS, TITLES
 from quantkv.report.numbers import compact, missing
 from quantkv.report.summary import (
     CAUTION_KL,
@@ -25,6 +26,10 @@ LISTED = 4
 FILLS = {"prefill": "by a prefill", "synthetic": "with random keys and values"}
 BOS = {"per_window": "BOS in each window", "text": "one BOS before the text"}
 WITHIN = "Contexts are timed one after the other: compare times within a context."
+BITS = (
+    "Bits per element: packed, of a full page; cache, of all that the cache holds at its context. The Pareto "
+    "figure draws bits_cache_16 of table.csv, the latter with exact tokens counted at 16 bits."
+)
 PACKAGES = ("quantkv", "torch", "transformers")
 
 
@@ -46,14 +51,23 @@ def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
     return " ".join(filter(None, (*parts, _policy(rows), environment(rows), *notes)))
 
 
+def title(name: str, study: Study) -> str:
+    """What a figure of the study shows, with intervals where it has any."""
+    number, end = INTERVALS.get(name, ("", ""))
+    if number and study.frame[number].notna().any():
+        return TITLES[name].removesuffix(".") + end
+    return TITLES[name]
+
+
 def marks(study: Study) -> list[str]:
-    """The meaning of the marks and of the ratio that this study's table uses, a sentence each."""
+    """The meaning of the marks, the bits and the ratio that this study's table uses, a sentence each."""
     records = study.records()
     verdicts = {record["verdict"] for record in records}
     said = {
         f"{REFERENCE_MARK} ran on the PyTorch reference engine: no speed claim.": any(
             record["speed_engine"] == "reference" for record in records
         ),
+        BITS: any(not missing(record["bits_cache_16"]) for record in records),
         f"{RATIO}: decode time ÷ that of DynamicCache (lower is faster).": any(
             not missing(record["ratio_to_baseline"]) for record in records
         ),
@@ -85,13 +99,20 @@ def _quality(rows: list[Row]) -> str:
     parts = [f"Quality: text {text}" + (f" (sha256 {digest})" if digest else "")]
     parts.append(f"prefill {_list(p.get('prefill') for p in protocol)}")
     windows, score = (_list(p.get(name) for p in protocol) for name in ("windows", "score"))
-    parts.append(f"{windows} windows of {score} scored tokens")
+    few = "" if _has_intervals(rows) else ", too few to rank formats by"
+    parts.append(f"{windows} windows of {score} scored tokens{few}")
     if bos := _list(p.get("bos") for p in protocol):
         parts.append(BOS.get(bos, f"BOS {bos}"))
     if preset := _list(p.get("preset") for p in protocol):
         parts.append(f"protocol {preset}")
-    against = "KL and ΔNLL against the exact cache, intervals over windows"
+    against = "KL and ΔNLL against the exact cache" + ("" if few else ", intervals over windows")
     return "; ".join([", ".join(parts), against, *_bf16_scale(rows)]) + "."
+
+
+def _has_intervals(rows: Iterable[Row]) -> bool:
+    """Not where there are fewer than 8 windows; rows without numbers say nothing."""
+    scored = [row["quality"] for row in rows if row.get("quality")]
+    return not scored or any(not missing(section.get("kl_low")) for section in scored)
 
 
 def _bf16_scale(rows: list[Row]) -> list[str]:

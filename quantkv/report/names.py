@@ -10,15 +10,20 @@ TITLES = {
     "decode_ms": "Decode time against context; bars from the 10th to the 90th percentile.",
     "decode_tps": "Decode speed against context; bars from the 10th to the 90th percentile.",
     "crossover": "The context from which on a format decodes faster than DynamicCache; the gain in time is "
-    "interpolated linearly between two measured contexts, never extrapolated; bars from the interval of the "
-    "ratio of times.",
-    "ppl_ratio": "Perplexity relative to the exact cache against context, with intervals.",
-    "kl": "KL divergence from the exact cache against context, with intervals.",
+    "interpolated linearly between two measured contexts, never extrapolated.",
+    "ppl_ratio": "Perplexity relative to the exact cache against context.",
+    "kl": "KL divergence from the exact cache against context.",
     "kl_by_position": "KL divergence from the exact cache along the scored span, at the largest context.",
     "overview": "Memory, decode speed, perplexity ratio and KL divergence against context.",
     "retrieval": "Share of right answers by the length of the context and the depth of what is asked for.",
     "layers": "Relative error of keys, values and attention output by layer and head.",
 }
+INTERVALS = {
+    "crossover": ("ratio_low", "; bars from the interval of the ratio of times."),
+    "ppl_ratio": ("delta_nll_low", ", with intervals."),
+    "kl": ("kl_low", ", with intervals."),
+}
+"""How a title goes on where the named number of the summary says that there are intervals."""
 KINDS_OF = {
     "pareto": ("quality",),
     "memory": ("memory",),

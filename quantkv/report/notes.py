@@ -29,10 +29,13 @@ def notes(record: Record) -> str:
 
 def quality_notes(record: Record) -> str:
     """The verdict and the flags that say more than it does."""
-    verdict = VERDICT_WORDS.get(record["verdict"], "")
+    return "; ".join(filter(None, (VERDICT_WORDS.get(record["verdict"], ""), *quality_flags(record))))
+
+
+def quality_flags(record: Record) -> list[str]:
+    """Without those that only repeat the verdict."""
     flags = [flag.removeprefix(QUALITY) for flag in flags_of(record) if flag.startswith(QUALITY)]
-    more = [flag for flag in flags if not (verdict and flag.startswith("KL "))]
-    return "; ".join(filter(None, (verdict, *more)))
+    return [flag for flag in flags if record["verdict"] not in VERDICT_WORDS or not flag.startswith("KL ")]
 
 
 def failures(record: Record) -> list[str]:
@@ -45,11 +48,15 @@ def failures(record: Record) -> list[str]:
     return found
 
 
-def remarks(records: Sequence[Record], *, with_failures: bool = False) -> list[str]:
-    """Flags of speed and memory cells, and failures if asked for, each with the rows it holds for."""
+def remarks(
+    records: Sequence[Record], *, with_failures: bool = False, with_quality: bool = False
+) -> list[str]:
+    """Flags of speed and memory cells, and those of quality and failures if asked for, each with the rows it
+    holds for."""
     rows: dict[str, list[str]] = {}
     for record in records:
-        flags = [flag for flag in flags_of(record) if not flag.startswith((QUALITY, MARKED_ELSEWHERE))]
+        flags = quality_flags(record) if with_quality else []
+        flags += [flag for flag in flags_of(record) if not flag.startswith((QUALITY, MARKED_ELSEWHERE))]
         for flag in (failures(record) if with_failures else []) + flags:
             rows.setdefault(flag, []).append(f"{record['label']} at {int(record['context'])}")
     return [f"{flag} ({_listed(where)})" for flag, where in rows.items()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from quantkv.report.best import RULE, best_labels
+from quantkv.report.best import best_labels, rule
 from quantkv.report.captions import caption, marks
 from quantkv.report.columns import Column, shown_columns
 from quantkv.report.notes import VERDICT_MARKS, failures, notes, remarks
@@ -137,14 +137,14 @@ def latex_figure(file: str, caption: str, *, wide: bool) -> str:
 
 def _tex_caption(study: Study, columns: Sequence[Column]) -> str:
     records = study.records()
-    parts = (caption(study), *marks(study), _rule(columns, records), _not_measured(records))
+    flags = remarks(records, with_quality=True)
+    noted = f"Notes: {'; '.join(flags)}." if flags else ""
+    parts = (caption(study), *marks(study), _rule(columns, records), noted, _not_measured(records))
     return latex(" ".join(filter(None, parts)))
 
 
 def _rule(columns: Sequence[Column], records: Iterable[Record]) -> str:
-    """What bold means, where anything is."""
-    groups = [group for _, group in by_context(records)]
-    return RULE if any(best_labels(column, group) for group in groups for column in columns) else ""
+    return rule(columns, (group for _, group in by_context(records)))
 
 
 def _not_measured(records: Iterable[Record]) -> str:

@@ -15,9 +15,9 @@ from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
 from quantkv.report.behaviour.groups import KINDS as BEHAVIOUR
 from quantkv.report.behaviour.tables import behaviour_tables
-from quantkv.report.captions import caption
+from quantkv.report.captions import caption, title
 from quantkv.report.extras import Extra, described, extra_figures
-from quantkv.report.names import FIGURES, KINDS_OF, OTHER_NAMES, TITLES
+from quantkv.report.names import FIGURES, KINDS_OF, OTHER_NAMES
 from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown
@@ -195,7 +195,8 @@ def _section(study: Study, plan: Plan, wanted: Sequence[str]) -> str:
     lines = [f"## {study.model}" + (f", batch {study.batch}" if study.batch > 1 else ""), "", markdown(study)]
     for name, files in plan.items():
         shown = next((file for file in files if file.endswith((".png", ".svg"))), None)
-        lines += [f"![{TITLES[name]}]({shown})", "", TITLES[name], ""] if shown else []
+        said = title(name, study)
+        lines += [f"![{said}]({shown})", "", said, ""] if shown else []
     absent = [name for name in wanted if name in KINDS_OF and name not in plan]
     lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and plan else []
     return "\n".join(lines)
@@ -208,7 +209,7 @@ def _tex_figures(
     texts = []
     for study in found:
         for name, files in plan[study.slug].items():
-            said = f"{TITLES[name]} {caption(study, KINDS_OF[name])}"
+            said = f"{title(name, study)} {caption(study, KINDS_OF[name])}"
             wide = _width(name, "one-column") == "two-column"
             texts.append(latex_figure(_included(files), said, wide=wide))
     for extra in extras:

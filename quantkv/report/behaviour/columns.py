@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from quantkv.evaluation.hits import SIGNIFICANT
 from quantkv.report import numbers
 from quantkv.report.behaviour.groups import PARTS, Group, Row, part_of
 from quantkv.report.captions import environment, precision
@@ -44,6 +45,9 @@ def _p_value(section: Section) -> str:
 
 
 def _verdict(section: Section) -> str:
+    """So few questions that no answers to them could differ for sure show no equality either."""
+    if section["conclusive"] and 2 * 0.5 ** section["n"] >= SIGNIFICANT:
+        return "too few questions"
     return section["verdict"] or "inconclusive"
 
 

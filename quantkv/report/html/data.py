@@ -42,7 +42,7 @@ CHARTS = (
         "KL to the exact cache (nats per token)",
         "kl",
         "log",
-        "Mean KL divergence with its interval; formats stand apart, so that bars stay visible.",
+        "Mean KL divergence.",
     ),
     Chart(
         "memory",
@@ -62,9 +62,10 @@ CHARTS = (
     ),
 )
 PARETO_NOTE = (
-    "Bits per element of the whole cache, exact tokens counted at 16, against mean KL with its interval. "
+    "Bits per element of the whole cache, exact tokens counted at 16 (bits_cache_16), against mean KL. "
     "The dashed line joins the formats that no other beats in both."
 )
+BARS = "Bars are intervals."
 SIXTEEN_BITS = "The dotted line is a cache of 16 bits per element."
 HOLLOW = "Hollow: PyTorch reference engine, no claim."
 BOUNDS = [{"y": CAUTION_KL, "text": "caution"}, {"y": UNFIT_KL, "text": "unfit"}]
@@ -104,7 +105,8 @@ def _pareto(study: Study, sources: Mapping[tuple[Any, ...], list[int]]) -> Paylo
             rows = sources.get(cell_of_record(record), [])
             points.append({**place, **ends, "hollow": False, "rows": rows, "tip": _pareto_tip(record)})
     head = {"name": "pareto", "title": "Bits against quality", "x": "bits per element at this context"}
-    shape = {"y": CHARTS[0].axis, "scale": "log", "note": PARETO_NOTE, "bounds": BOUNDS, "guides": []}
+    note = PARETO_NOTE + f" {BARS}" * any(point["low"] is not None for point in points)
+    shape = {"y": CHARTS[0].axis, "scale": "log", "note": note, "bounds": BOUNDS, "guides": []}
     return {**head, **shape, "points": points, "failed": []}
 
 
@@ -133,6 +135,7 @@ def _chart(
     bounds = BOUNDS if chart.name == "kl" else []
     guides = _guides(chart, study)
     said = [_note(chart, study)] + [SIXTEEN_BITS] * (chart.name == "memory" and bool(guides))
+    said += [BARS] * (chart.name == "kl" and any(point["low"] is not None for point in points))
     said += [HOLLOW] * any(point["hollow"] for point in points)
     said += [drifted(study)] * (chart.name == "decode_ms")
     shape = {"scale": chart.scale, "bounds": bounds, "guides": guides, "note": " ".join(filter(None, said))}

@@ -39,7 +39,7 @@ def _windows(study: Study) -> list[str]:
     if not counts:
         return []
     if counts[0] < NO_INTERVAL_BELOW:
-        return [f"With {counts[0]} windows there is no interval: small differences prove nothing."]
+        return [f"{counts[0]} windows are too few: small differences prove nothing."]
     kind = "Student's t" if counts[0] < BOOTSTRAP_FROM else "a bootstrap"
     return [f"Intervals cover the choice of windows ({counts[0]}, by {kind}), not that of model or text."]
 

@@ -17,6 +17,7 @@ from quantkv.report.style import BASELINE
 from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Record, Study
 
 SEVERITY = ("", "flagged", "caution", "unfit")
+ENDS = ("kl_low", "delta_nll_low", "ratio_low")
 BADGES = {"unfit": "damaged", "caution": "caution", "flagged": "flagged", "": ""}
 
 
@@ -43,9 +44,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Words:
-    """``lead`` compares the formats, ``items`` has one entry for each."""
+    """``lead`` compares the formats, ``items`` has one entry for each; ``brackets`` tells of intervals."""
 
     context: int
+    brackets: bool
     lead: tuple[str, ...]
     items: tuple[Item, ...]
 
@@ -57,7 +59,8 @@ def words(study: Study) -> Words:
     worst = {label: _worst(records, label) for label in dict.fromkeys(r["label"] for r in records)}
     lead = (*_quality_lead(here, worst), *_memory_lead(here, worst), *_speed_lead(here, worst))
     items = [_item(record, worst[record["label"]]) for record in here if record["label"] != BASELINE]
-    return Words(context, tuple(filter(None, lead)), tuple(items))
+    brackets = not all(missing(record[end]) for record in here for end in ENDS)
+    return Words(context, brackets, tuple(filter(None, lead)), tuple(items))
 
 
 def headline_context(records: Sequence[Record]) -> int:
@@ -109,7 +112,7 @@ def _quality_lead(here: Sequence[Record], worst: dict[str, str]) -> list[str]:
         "A perplexity below that of the exact cache, beyond the interval": [
             r for r in sound if cost(r) == "gain"
         ],
-        "Too few windows for an interval": [r for r in sound if cost(r) == "unknown"],
+        "Too few windows to tell whether it costs perplexity": [r for r in sound if cost(r) == "unknown"],
     }
     return [f"{said}: {_names(records)}{_at_most(records)}." for said, records in named.items() if records]
 
@@ -142,6 +145,8 @@ def _speed_lead(here: Sequence[Record], worst: dict[str, str]) -> list[str]:
     if not sound:
         return []
     first = min(sound, key=lambda r: r["ratio_to_baseline"])
+    if missing(first["ratio_high"]):
+        return ["Too few rounds to rank formats by their decode time."]
     near = [r for r in sound if r is not first and not _above(r, first)]
     text = f"The fastest timed is {first['label']}, at {_speed_ratio(first)} of DynamicCache's decode time"
     return [text + (f"; the intervals do not tell {_names(near)} from it." if near else ".")]
