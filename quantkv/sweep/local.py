@@ -30,6 +30,7 @@ from quantkv.peers.versions import check_peer, versions
 from quantkv.spec import CacheSpec
 from quantkv.sweep.behaviour import Behaviour, behaviour_texts
 from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.engines import keyed_engine
 from quantkv.sweep.fitting import Fitted, fit, without_effect
 from quantkv.sweep.grid import BASELINE, BEHAVIOUR, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
@@ -260,9 +261,10 @@ class LocalSession:
         if not isinstance(cell.spec, CacheSpec) or self.entry.attn != "quantkv":
             return self.entry.attn
         try:
-            return check_supported(self.config, self.entry, self._spec(cell)) or "none"
+            engine = check_supported(self.config, self.entry, self._spec(cell)) or "none"
         except UnsupportedError:
             return "none"
+        return keyed_engine(cell.kind, engine)
 
 
 def options(entry: ModelEntry) -> dict[str, Any]:

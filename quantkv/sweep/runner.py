@@ -21,6 +21,7 @@ from quantkv.evaluation.rows import build_row
 from quantkv.sweep.answers import UNOPENED
 from quantkv.sweep.claims import Claims, prepare_folder
 from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.engines import same_number
 from quantkv.sweep.failures import describe, reason
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Block, Cell, blocks
@@ -214,15 +215,17 @@ class _Runner:
         if id(cell) in self.keys:
             return True
         try:
-            self.keys[id(cell)] = key = cell.key(session.facts(cell))
+            keys = [cell.key(facts) for facts in same_number(cell.kind, session.facts(cell))]
         except QuantKVError:
             raise
         except Exception as error:
             self._fail_unopened(cell, describe(error))
             return False
+        finished = (key for key in keys if self.rows.get((cell.kind, key)) == "ok")
+        self.keys[id(cell)] = key = next(finished, keys[0])
         repeated = key in self.summary.keys
         self.summary.keys.add(key)
-        self._forget_unopened(cell)
+        self._forget(cell, [cell.key(UNOPENED), *keys[1:]])
         if repeated:
             self.summary.total -= 1
         elif self.rows.get((cell.kind, key)) == "ok":
@@ -232,11 +235,12 @@ class _Runner:
         self.display.known(cell)
         return False
 
-    def _forget_unopened(self, cell: Cell) -> None:
-        key = cell.key(UNOPENED)
-        if (cell.kind, key) in self.rows:
-            for path in self.out.glob(f"{cell.kind}-*-{key[:12]}.json"):
-                path.unlink(missing_ok=True)
+    def _forget(self, cell: Cell, keys: list[str]) -> None:
+        """Rows without numbers that stood for the cell under other keys."""
+        for key in keys:
+            if self.rows.get((cell.kind, key), "ok") != "ok":
+                for path in self.out.glob(f"{cell.kind}-*-{key[:12]}.json"):
+                    path.unlink(missing_ok=True)
 
     def _run_block(self, block: Block, session: Session) -> list[Cell]:
         """Measure a block; returns the cells of it that other workers hold."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
@@ -34,7 +34,7 @@ REFUSED = {
 
 
 class Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+    """SafeLoader with the rules above, keys that come once, and merging as YAML says."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping with every key once, merge keys (``<<``) too."""
@@ -76,6 +76,7 @@ def _refuse_scalar(_: Loader, node: yaml.ScalarNode) -> NoReturn:
     _refuse(node, f"{node.value} {why}, or put it in quotes if it is text")
 
 
+Loader.yaml_implicit_resolvers = {}
 for _pattern in REFUSED:
     Loader.add_implicit_resolver("quantkv:refused", re.compile(f"({_pattern})$"), None)
 for _name, _pattern in PLAIN.items():

@@ -1,0 +1,26 @@
+"""The engine in a cell's key. It decides times and, token by token, what is generated, but no quality number:
+the decode-exact pass encodes, decodes and attends in PyTorch, whichever engine serves.
+
+So quality cells of every native build have one key, with the engine that the first rows name, and rows under
+the keys of other builds, or of no build, answer them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+OF_QUALITY = "native-v4"
+ENGINES = (OF_QUALITY, "native-v3", "native-v2", "native-base", "reference")
+
+
+def keyed_engine(kind: str, engine: str) -> str:
+    """What a key says of the engine that serves a packed cache here."""
+    return OF_QUALITY if kind == "quality" and engine.startswith("native-") else engine
+
+
+def same_number(kind: str, facts: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The facts of a cell, then those that a row of the same number may have been keyed with elsewhere."""
+    yield facts
+    if kind == "quality" and facts.get("engine") in ENGINES:
+        yield from (dict(facts) | {"engine": other} for other in ENGINES if other != facts["engine"])
