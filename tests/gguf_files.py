@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head
 
 
 def write_llama_gguf(
-    model: Any, path: Path, file_type: gguf.LlamaFileType | None = gguf.LlamaFileType.ALL_F32
+    model: Any,
+    path: Path,
+    file_type: gguf.LlamaFileType | None = gguf.LlamaFileType.ALL_F32,
+    more: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> None:
+    """``more`` adds what other converters write beside."""
     config = model.config
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("tiny")
@@ -44,6 +49,7 @@ def write_llama_gguf(
     _add_tokenizer(writer)
     for name, parameter in model.state_dict().items():
         writer.add_tensor(_gguf_name(name), _rope_layout(name, parameter.numpy(), config))
+    more(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from logging import handlers
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,15 +212,22 @@ def test_model_names_can_be_loaded_or_fetched() -> None:
     assert set(model_names()) == set(packaged.PACKAGED_MODELS) | set(RANDOM_MODELS)
 
 
-def test_quiet_puts_settings_back() -> None:
+def test_quiet_keeps_warnings_for_its_caller_lets_errors_through_and_puts_settings_back() -> None:
+    outside, logger = handlers.BufferingHandler(10), logging.get_logger("transformers.anything")
     logging.set_verbosity_info()
+    logging.add_handler(outside)
     try:
-        with quiet():
-            assert logging.get_verbosity() == logging.ERROR
+        with quiet() as heard:
             assert not logging.is_progress_bar_enabled()
+            logger.info("information")
+            logger.warning("a warning")
+            logger.error("an error")
+        assert [record.getMessage() for record in heard] == ["a warning", "an error"]
+        assert [record.getMessage() for record in outside.buffer] == ["an error"]
         assert logging.get_verbosity() == logging.INFO
         assert logging.is_progress_bar_enabled()
     finally:
+        logging.remove_handler(outside)
         logging.set_verbosity_warning()
 
 

@@ -27,11 +27,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.models.packaged import cache_folder, temporary_folder
 from quantkv.models.quiet import quiet
+from quantkv.models.weights import check_loaded
 
-CONVERSION = 1
+CONVERSION = 2
 SOURCE_FILE = "quantkv_source.json"
 TOKENIZER_PROBE = "Déjà vu: the capital of France is Paris (1889)"
 STALE_SECONDS = 24 * 3600
+ROPE_TENSOR = re.compile(r"rope_(freqs|factors_\w+)\.weight$")
 
 
 def converted_folder(path: Path) -> Path:
@@ -56,7 +58,7 @@ def kept_conversion(path: Path) -> Path | None:
 
 
 def read_source(folder: Path) -> dict[str, str]:
-    """What the conversion recorded: ``sha256`` of the GGUF file and its ``weights`` precision."""
+    """What the conversion recorded: ``sha256`` of the file, its ``weights`` precision, and ``left_out``."""
     return json.loads((folder / SOURCE_FILE).read_text())
 
 
@@ -82,8 +84,8 @@ def _place(path: Path, digest: str) -> Path:
 def _convert(path: Path, digest: str, target: Path) -> None:
     release = f"transformers {transformers.__version__}"
     with quiet(), _one_reader():
-        model, tokenizer = _dequantize(path)
-        source = {"file": path.name, "sha256": digest, "weights": gguf_precision(path)}
+        model, tokenizer, left_out = _dequantize(path)
+        source = {"file": path.name, "sha256": digest, "weights": gguf_precision(path), "left_out": left_out}
         try:
             model.save_pretrained(target)
             tokenizer.save_pretrained(target)
@@ -99,18 +101,69 @@ def _convert(path: Path, digest: str, target: Path) -> None:
             )
 
 
-def _dequantize(path: Path) -> tuple[Any, Any]:
+def _dequantize(path: Path) -> tuple[Any, Any, str]:
+    """The model, its tokenizer, and what transformers left out."""
     folder, name = str(path.parent), path.name
     try:
+        reader = gguf.GGUFReader(str(path))
+        _refuse_part(path, reader)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
         config = AutoConfig.from_pretrained(folder, gguf_file=name)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=name, config=config, dtype=torch.float32
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=name,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
+    except QuantKVError:
+        raise
     except Exception as error:  # the libraries below raise many kinds for a broken or unknown file
         raise UnsupportedError(f"transformers cannot read the GGUF file {path}: {error}") from error
+    check_loaded(str(path), model, info)
+    _check_positions(path, reader, model.config)
     _forget_quantization(model)
-    return model, tokenizer
+    return model, tokenizer, _left_out(reader, model)
+
+
+def _refuse_part(path: Path, reader: Any) -> None:
+    """transformers reads one file, and draws at random what lies in the others."""
+    field = reader.fields.get("split.count")
+    count = int(field.contents()) if field else 1
+    if count > 1:
+        hint = "join them with llama-gguf-split --merge"
+        raise QuantKVError(f"{path} is one of {count} files of a model; {hint}")
+
+
+def _left_out(reader: Any, model: Any) -> str:
+    """transformers drops tensors that it has no name for, without a word."""
+    held = sum(int(t.n_elements) for t in reader.tensors if not ROPE_TENSOR.match(t.name))
+    taken = sum(parameter.numel() for parameter in model.parameters())
+    return f"it holds {held:,} weights, transformers takes {taken:,} of them" if held > taken else ""
+
+
+def _check_positions(path: Path, reader: Any, config: Any) -> None:
+    if (scaled := _scaled_positions(reader)) and not _scales_positions(config):
+        raise UnsupportedError(
+            f"{path} scales its positions ({scaled}), which transformers does not read from such files; "
+            "load the original checkpoint"
+        )
+
+
+def _scaled_positions(reader: Any) -> str | None:
+    """The tensor or the setting of a file that scales rotary positions."""
+    fields = {name: field for name, field in reader.fields.items() if name.endswith(".rope.scaling.type")}
+    names = [name for name, field in fields.items() if field.contents() != "none"]
+    names += [tensor.name for tensor in reader.tensors if ROPE_TENSOR.match(tensor.name)]
+    return next(iter(names), None)
+
+
+def _scales_positions(config: Any) -> bool:
+    """Whether the rotary positions are scaled in layers of any kind."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    return any(part.get("rope_type", "default") != "default" for part in kinds)
 
 
 def _tokenizer_survived(folder: Path) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
@@ -20,6 +21,7 @@ from quantkv.models.identity import Source, describe_precision
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
 from quantkv.models.quiet import quiet
 from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, is_random, random_model
+from quantkv.models.weights import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -81,7 +83,15 @@ def _load_gguf(name: str, dtype: torch.dtype | None, device_map: Any) -> tuple[A
     path = packaged_gguf(name) if name in PACKAGED_MODELS else Path(name).expanduser()
     folder = converted_folder(path)
     record = read_source(folder)
-    model, tokenizer = _from_pretrained(str(folder), dtype, device_map, None)
+    try:
+        model, tokenizer = _from_pretrained(str(folder), dtype, device_map, None)
+    except (OSError, QuantKVError, SafetensorError) as error:
+        hint = "delete that folder to have it made again"
+        raise QuantKVError(
+            f"the converted copy of {name} is damaged ({first_line(error)}); {hint}"
+        ) from error
+    if record["left_out"]:
+        say(f"{name}: {record['left_out']}")
     return model, tokenizer, Source(name, f"sha256:{record['sha256']}", record["weights"])
 
 
@@ -91,6 +101,8 @@ def _load_pretrained(
     local = Path(name).expanduser()
     if local.is_dir():
         name = str(local)
+        if (local / ADAPTER_FILE).is_file():
+            refuse_adapter(name)
         if not (local / "config.json").is_file():
             raise QuantKVError(f"{local} is no model folder: it has no config.json")
     elif _looks_like_path(name):
@@ -98,9 +110,12 @@ def _load_pretrained(
     elif "/" not in name and difflib.get_close_matches(name, model_names(), n=1, cutoff=0.8):
         raise QuantKVError(_cannot_load(name, "no such name"))
     try:
-        weights = describe_precision(AutoConfig.from_pretrained(name, revision=revision))
+        with quiet():
+            weights = describe_precision(AutoConfig.from_pretrained(name, revision=revision))
         model, tokenizer = _from_pretrained(name, dtype, device_map, revision)
-    except OSError as error:
+    except QuantKVError:
+        raise
+    except (OSError, SafetensorError) as error:
         reason = first_line(error)
         message = (
             f"cannot load the model folder {name}: {reason}" if local.is_dir() else _cannot_load(name, reason)
@@ -114,12 +129,21 @@ def _load_pretrained(
 def _from_pretrained(
     name: str, dtype: torch.dtype | None, device_map: Any, revision: str | None
 ) -> tuple[Any, Any]:
-    with quiet():
-        model = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype or "auto", device_map=device_map, revision=revision
+    """The model, whole, and its tokenizer."""
+    with quiet() as heard:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            name,
+            dtype=dtype or "auto",
+            device_map=device_map,
+            revision=revision,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # check_loaded refuses them by name
         )
         bare = Path(name).is_dir() and not any((Path(name) / file).is_file() for file in TOKENIZER_FILES)
-        return model, None if bare else AutoTokenizer.from_pretrained(name, revision=revision)
+        tokenizer = None if bare else AutoTokenizer.from_pretrained(name, revision=revision)
+    check_loaded(name, model, info)
+    say_heard(name, heard)
+    return model, tokenizer
 
 
 def _prepare(model: Any, device: str | torch.device | None, attn: str | None) -> Any:

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import warnings
 from collections.abc import Iterator
 
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
+
+
+class _Ear(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers below errors inside the block, then put its settings back."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+def quiet() -> Iterator[list[logging.LogRecord]]:
+    """Silence transformers below errors inside the block, then put its settings back. What it would have
+    warned of is in the list, for those whom it concerns."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    root, ear = transformers_logging.get_logger(), _Ear()
+    before, root.handlers, root.propagate = (root.handlers, root.propagate), [ear], False
+    transformers_logging.set_verbosity_warning()
+    transformers_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
-            yield
+            yield ear.records
     finally:
-        logging.set_verbosity(level)
+        root.handlers, root.propagate = before
+        transformers_logging.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()
+        for record in ear.records:
+            if record.levelno >= logging.ERROR:
+                root.handle(record)
