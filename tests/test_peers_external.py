@@ -16,7 +16,7 @@ from quantkv.peers.external import external_rows, import_file
 from quantkv.report.best import best_labels
 from quantkv.report.columns import shown_columns
 from quantkv.report.summary import studies
-from quantkv.report.tables import markdown
+from quantkv.report.tables import markdown_table
 from quantkv.sweep.results import load_results, read_rows
 
 ENTRY = {"model": "M", "format": "KIVI-2", "context": 2048, "perplexity": 5.5, "bits_packed": 2.25}
@@ -143,8 +143,8 @@ def test_no_table_mixes_theirs_with_ours(tmp_path: Path) -> None:
     theirs = read_rows(tmp_path / "out")
     found = studies([*ours, *theirs])
     assert [len(study.rows) for study in found] == [2, 2]
-    table = next(study for study in found if "external" in markdown(study))
-    text = markdown(table)
+    table = next(study for study in found if "external" in markdown_table(study))
+    text = markdown_table(table)
     assert "KIVI-2 (external)" in text and "From a paper; not measured here" in text
     assert "5.50" in text and "int4-head" not in text
     records = table.records()

@@ -21,7 +21,7 @@ from quantkv.report.html.data import payload
 from quantkv.report.html.index import results
 from quantkv.report.names import FIGURES
 from quantkv.report.summary import studies
-from quantkv.report.tables import latex_table, markdown
+from quantkv.report.tables import latex_table, markdown_table
 
 ENDS = ("delta_nll_low", "delta_nll_high", "kl_low", "kl_high", "ratio_low", "ratio_high")
 
@@ -72,7 +72,7 @@ def test_enough_windows_are_ranked_and_the_caption_says_by_what() -> None:
         "(of a full page: below 4, from 4, from 6, from 8), fewest bits, least memory, shortest time, "
         "most tokens per second, perplexity ratio closest to 1, ΔNLL closest to 0, lowest KL; with it those"
     )
-    assert "**" in markdown(study) and said in markdown(study)
+    assert "**" in markdown_table(study) and said in markdown_table(study)
     assert "intervals over windows" in caption(study)
     assert "perplexity ratio closest to 1" in latex_table(study)
 
@@ -84,8 +84,8 @@ def test_a_share_without_an_interval_has_no_winner() -> None:
         quality_row(name, 512, values={"bits_packed": 8.5, "top1_agreement": s}) for name, s in shares.items()
     ]
     (study,) = studies(rows)
-    assert "| 99.0 |" in markdown(study) and "**99.0**" not in markdown(study)
-    assert "columns without intervals" in markdown(study)
+    assert "| 99.0 |" in markdown_table(study) and "**99.0**" not in markdown_table(study)
+    assert "columns without intervals" in markdown_table(study)
 
 
 @pytest.mark.parametrize(("low", "high", "bold"), [(1.1, 1.15, True), (None, None, False)])
@@ -93,7 +93,7 @@ def test_times_of_few_rounds_have_no_winner(low: float | None, high: float | Non
     values = {"decode_ms_median": 45.0, "ratio_to_baseline": 1.12, "ratio_low": low, "ratio_high": high}
     rows = [speed_row("int8-head", 512, values=values), speed_row("int4-head", 512)]
     (study,) = studies(native(rows))
-    assert ("**45.0**" in markdown(study)) is bold
+    assert ("**45.0**" in markdown_table(study)) is bold
 
 
 def verdict(n: int, said: str | None = "no difference shown") -> str:

@@ -73,18 +73,3 @@ def test_missing_is_an_em_dash(show: numbers.Any, value: float | None) -> None:
 )
 def test_context_lengths(count: int, text: str) -> None:
     assert numbers.tokens(count) == text
-
-
-@pytest.mark.parametrize(
-    ("plain", "escaped"),
-    [
-        ("a_b & 5 %", r"a\_b \& 5 \%"),
-        ("2.0 [1.6, 2.5]e−5", r"2.0 [1.6, 2.5]$\times10^{-5}$"),
-        ("1.2e−8", r"1.2$\times10^{-8}$"),
-        ("fp8-e4m3", "fp8-e4m3"),
-        ("{x}^2~\\", r"\{x\}\textasciicircum{}2\textasciitilde{}\textbackslash{}"),
-        (f"{DASH} ≥ ± −1", r"--- $\geq$ $\pm$ $-$1"),
-    ],
-)
-def test_latex_escapes(plain: str, escaped: str) -> None:
-    assert numbers.latex(plain) == escaped

@@ -9,7 +9,7 @@ from rows import quality_row, sweep_rows
 from quantkv.report.captions import caption
 from quantkv.report.columns import shown_columns
 from quantkv.report.summary import Study, studies, summary_frame
-from quantkv.report.tables import markdown
+from quantkv.report.tables import markdown_table
 from quantkv.report.write import write_report
 from quantkv.sweep.results import read_rows
 
@@ -23,14 +23,14 @@ def study(*values: dict[str, Any], **options: Any) -> Study:
 
 def test_top5_has_a_column_and_the_scale_a_place_in_the_frame_and_the_caption():
     found = study({"top5_agreement": 0.914, "scale_bf16_kl": 1.04e-3}, {"top5_agreement": None})
-    assert "top-5 (%)" in markdown(found) and "91.4" in markdown(found)
+    assert "top-5 (%)" in markdown_table(found) and "91.4" in markdown_table(found)
     assert found.frame["scale_bf16_kl"].tolist()[0] == 1.04e-3
     assert "; KL of the model in bf16 0.0010 at 512." in caption(found)
 
 
 def test_rows_of_before_have_neither():
     found = study({})
-    assert "top-5" not in markdown(found) and "bf16" not in caption(found)
+    assert "top-5" not in markdown_table(found) and "bf16" not in caption(found)
     assert "top5" not in {column.name for column in shown_columns(found.records())}
     assert found.frame["top5_agreement"].isna().all() and found.frame["scale_bf16_kl"].isna().all()
 

@@ -16,7 +16,7 @@ from quantkv.report.columns import COLUMNS
 from quantkv.report.numbers import DASH
 from quantkv.report.summary import COLUMNS as SUMMARY_COLUMNS
 from quantkv.report.summary import Study, studies
-from quantkv.report.tables import csv, latex_table, markdown
+from quantkv.report.tables import csv, latex_table, markdown_table
 from quantkv.report.terminal import terminal_table
 
 
@@ -52,7 +52,7 @@ def printed(rows: list[dict], width: int, **options: object) -> str:
 
 
 def test_every_column_shows_its_number() -> None:
-    assert cells_of(markdown(only(full_cell())), "int4-head", 512) == [
+    assert cells_of(markdown_table(only(full_cell())), "int4-head", 512) == [
         "512",
         "int4-head",
         "4.50 / 6.10",
@@ -70,14 +70,14 @@ def test_every_column_shows_its_number() -> None:
 
 def test_times_of_the_reference_engine_are_marked_and_explained() -> None:
     study = only([speed_row("int4-head", 512), speed_row("dynamic", 512)])
-    assert cells_of(markdown(study), "int4-head", 512)[2] == "50.0°"
-    assert cells_of(markdown(study), "DynamicCache", 512)[2] == "50.0"
+    assert cells_of(markdown_table(study), "int4-head", 512)[2] == "50.0°"
+    assert cells_of(markdown_table(study), "DynamicCache", 512)[2] == "50.0"
     assert "° ran on the PyTorch reference engine: no speed claim." in marks(study)
 
 
 def test_the_decode_ratio_says_in_every_table_which_way_it_goes() -> None:
     study, sentence = only(full_cell()), "decode time ÷ that of DynamicCache (lower is faster)"
-    assert "decode time (÷ Dynamic)" in markdown(study) and sentence in markdown(study)
+    assert "decode time (÷ Dynamic)" in markdown_table(study) and sentence in markdown_table(study)
     assert sentence.replace("÷", r"$\div$") in latex_table(study)
     assert sentence in printed(full_cell(), 80)
 
@@ -95,38 +95,38 @@ def test_a_record_without_numbers_shows_only_em_dashes(column: object) -> None:
 
 
 def test_kinds_that_were_not_measured_for_a_format_are_dashes() -> None:
-    table = markdown(only([*full_cell(), memory_row("kivi-2", 512)]))
+    table = markdown_table(only([*full_cell(), memory_row("kivi-2", 512)]))
     assert cells_of(table, "kivi-2", 512)[4:] == ["0.36"] + [DASH] * 7
 
 
 def test_failed_and_skipped_cells_show_status_and_reason() -> None:
     rows = [*full_cell(), failed_row("memory", "kivi-2", 512, "out | of\nmemory")]
     rows.append(failed_row("speed", "kivi-2", 512, "needs a_GPU", status="skipped"))
-    table = markdown(only(rows)).replace(r"\|", "/")
+    table = markdown_table(only(rows)).replace(r"\|", "/")
     reasons = r"speed skipped: needs a\_GPU; memory failed: out / of memory"
     assert cells_of(table, "kivi-2", 512)[2:] == [DASH, "failed", DASH, "skipped", *[DASH] * 6, reasons]
 
 
 def test_bold_is_the_best_and_an_unfit_row_is_marked_and_said() -> None:
     rows = [point("kivi-4", 5.0, 0.004, 0.003, 0.005), point("int4-head", 4.5, 0.007, 0.006, 0.008)]
-    table = markdown(only([*rows, point("kivi-2", 3.0, 0.2, None, None)]))
+    table = markdown_table(only([*rows, point("kivi-2", 3.0, 0.2, None, None)]))
     lines = {line.split("|")[2].strip(): line for line in table.splitlines() if line.startswith("| 512")}
     assert "**0.0040 [0.0030, 0.0050]**" in lines["kivi-4"] and "**0.0070" not in lines["int4-head"]
     assert "UNFIT: KL ≥ 0.1" in lines["✗ kivi-2"] and "**" not in lines["✗ kivi-2"]
     assert "Bold: at each context the best" in table
-    assert "Bold" not in markdown(only([quality_row("int8-head", 512)]))  # where nothing is bold
+    assert "Bold" not in markdown_table(only([quality_row("int8-head", 512)]))  # where nothing is bold
 
 
 def test_a_flag_that_only_repeats_the_verdict_is_not_said_twice() -> None:
     values = {"kl_mean": 0.48, "flags": ["KL above 0.1 nats per token", "top-1 agreement below 80%"]}
-    table = markdown(only([quality_row("int4-head", 512, values=values)]))
+    table = markdown_table(only([quality_row("int4-head", 512, values=values)]))
     assert cells_of(table, "int4-head", 512)[-1] == "UNFIT: KL ≥ 0.1; top-1 agreement below 80%"
 
 
 def test_what_a_mark_points_to_stands_in_the_same_file() -> None:
     low, slow = {"kl_mean": 0.001, "flags": ["top-5 looks odd"]}, {"flags": ["bandwidth drifted by +30%"]}
     rows = [quality_row("int4-head", 512, values=low), speed_row("int4-head", 512, values=slow)]
-    for text in (latex_table(only(rows)), markdown(only(rows)), printed(rows, 200)):
+    for text in (latex_table(only(rows)), markdown_table(only(rows)), printed(rows, 200)):
         assert "see the notes" in text
         assert "top-5 looks odd" in text and "bandwidth drifted by +30" in text
     assert r"Notes: top-5 looks odd (int4-head at 512); speed: bandwidth drifted by +30\%" in latex_table(
@@ -135,7 +135,7 @@ def test_what_a_mark_points_to_stands_in_the_same_file() -> None:
 
 
 def test_the_bits_of_the_pareto_figure_have_a_name() -> None:
-    for text in (latex_table(only(full_cell())), markdown(only(full_cell()))):
+    for text in (latex_table(only(full_cell())), markdown_table(only(full_cell()))):
         assert "bits_cache_16 of table.csv" in text.replace("\\", "")
     assert "bits_cache_16" in csv(only(full_cell()).frame)
     assert not any("bits_cache_16" in mark for mark in marks(only([memory_row("int4-head", 512)])))

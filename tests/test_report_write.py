@@ -67,7 +67,7 @@ def test_several_models_get_a_figure_each_and_a_section_each(tmp_path: Path) -> 
     }
     text = (tmp_path / "table.md").read_text()
     assert text.count("\n| context |") == 2
-    assert "## org/Other_7B" in text
+    assert "## org/Other\\_7B" in text
 
 
 def test_markdown_shows_figures_and_says_what_could_not_be_drawn(tmp_path: Path) -> None:

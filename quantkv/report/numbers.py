@@ -1,6 +1,6 @@
 """Numbers as a reader wants them: sensible digits, and an em dash, never a zero, where nothing was measured.
 
-Everything here returns plain text; what only LaTeX needs is converted at the very end.
+Everything here returns plain text; ``escapes`` converts it at the very end.
 """
 
 from __future__ import annotations
@@ -12,31 +12,6 @@ from typing import Any
 DASH = "—"
 MINUS = "−"
 SMALLEST_PLAIN = 1e-3
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "≥": r"$\geq$",
-    "✗": r"$\times$",
-    "…": r"\ldots{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "÷": r"$\div$",
-    "Δ": r"$\Delta$",
-    "°": r"$^{\circ}$",
-    MINUS: "$-$",
-    DASH: "---",
-}
 
 
 def missing(value: Any) -> bool:
@@ -121,17 +96,3 @@ def ratio(value: Any) -> str:
 def tokens(count: int) -> str:
     """A context length for a narrow axis: 512, 2048, 16k."""
     return f"{count // 1024}k" if count >= 10_000 and count % 1024 == 0 else str(count)
-
-
-def latex(text: str) -> str:
-    """Plain text with every special character of LaTeX escaped and powers of ten set as such."""
-    pieces, end = [], 0
-    for match in re.finditer(rf"(?<=[\d\]])e({MINUS}?)(\d+)(?![\w.])", text):
-        sign = "-" if match[1] else ""
-        pieces += [_escape(text[end : match.start()]), rf"$\times10^{{{sign}{match[2]}}}$"]
-        end = match.end()
-    return "".join(pieces) + _escape(text[end:])
-
-
-def _escape(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)

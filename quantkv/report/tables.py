@@ -14,8 +14,8 @@ import pandas as pd
 from quantkv.report.best import best_labels, rule
 from quantkv.report.captions import caption, marks
 from quantkv.report.columns import Column, shown_columns
+from quantkv.report.escapes import latex, markdown, paragraph
 from quantkv.report.notes import VERDICT_MARKS, failures, notes, remarks
-from quantkv.report.numbers import latex
 from quantkv.report.summary import Study
 
 Record = Mapping[str, Any]
@@ -43,7 +43,7 @@ def csv(frame: pd.DataFrame) -> str:
     return str(frame.convert_dtypes().to_csv(index=False, lineterminator="\n"))
 
 
-def markdown(study: Study) -> str:
+def markdown_table(study: Study) -> str:
     """A GitHub table and its caption: the best formats of each context in bold, bad rows marked."""
     records = study.records()
     columns, seeds = shown_columns(records), has_seeds(records)
@@ -53,10 +53,10 @@ def markdown(study: Study) -> str:
     for context, group in by_context(records):
         best = [best_labels(column, group) for column in columns]
         for index, record in enumerate(group):
-            cells = [escaped(column.text(record)) for column in columns]
+            cells = [markdown(column.text(record)) for column in columns]
             cells = [f"**{cell}**" if index in winners else cell for cell, winners in zip(cells, best)]
-            cells += [escaped(notes(record))] * with_notes
-            lines.append(pipes([str(context), escaped(name_of(record, seeds=seeds)), *cells]))
+            cells += [markdown(notes(record))] * with_notes
+            lines.append(pipes([str(context), markdown(name_of(record, seeds=seeds)), *cells]))
     flags = remarks(records)
     footer = (
         caption(study),
@@ -64,17 +64,11 @@ def markdown(study: Study) -> str:
         _rule(columns, records),
         f"Flags: {'; '.join(flags)}." if flags else "",
     )
-    return "\n".join([*lines, "", escaped(" ".join(filter(None, footer))), ""])
+    return "\n".join([*lines, "", paragraph(" ".join(filter(None, footer))), ""])
 
 
 def pipes(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def escaped(text: str) -> str:
-    for character in "\\|*_<":
-        text = text.replace(character, "\\" + character)
-    return text.replace("\n", " ")
 
 
 def latex_table(study: Study) -> str:

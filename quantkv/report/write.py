@@ -16,11 +16,12 @@ from quantkv.files import write_whole
 from quantkv.report.behaviour.groups import KINDS as BEHAVIOUR
 from quantkv.report.behaviour.tables import behaviour_tables
 from quantkv.report.captions import caption, title
+from quantkv.report.escapes import markdown
 from quantkv.report.extras import Extra, described, extra_figures
 from quantkv.report.names import FIGURES, KINDS_OF, OTHER_NAMES
 from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
-from quantkv.report.tables import csv, latex_figure, latex_table, markdown
+from quantkv.report.tables import csv, latex_figure, latex_table, markdown_table
 
 FILES = ("png", "pdf", "svg")
 TABLES = ("md", "tex", "csv")
@@ -82,11 +83,11 @@ def write_report(
     folder = _Folder(_place(results, out))
     plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
     for name, text in (_tables(rows, found, plan, wanted, texts) if found else {}).items():
-        folder.write(name, text.encode())
+        folder.write(name, _utf8(text))
     for name, text in behaviour_tables(rows, texts).items():
-        folder.write(name, text.encode())
+        folder.write(name, _utf8(text))
     if "tex" in texts and (figures_tex := _tex_figures(found, plan, extras, kinds)):
-        folder.write("figures.tex", figures_tex.encode())
+        folder.write("figures.tex", _utf8(figures_tex))
     for study in found:
         _write_figures(study, plan[study.slug], folder, width)
     _write_extras(extras, folder, kinds)
@@ -94,7 +95,7 @@ def write_report(
     if html:
         from quantkv.report.html import page
 
-        folder.write(PAGE, page(rows).encode())
+        folder.write(PAGE, _utf8(page(rows)))
     if folder.problems:
         (warn or _refuse)("\n".join(folder.problems))
     return folder.written
@@ -110,6 +111,11 @@ def _say_absent(
     absent = [name for name in wanted if name not in drawn]
     if absent and tell is not None:
         tell(f"not drawn, for lack of numbers: {', '.join(absent)}")
+
+
+def _utf8(text: str) -> bytes:
+    """Half of a character, which JSON can hold and UTF-8 cannot, as its code."""
+    return text.encode(errors="backslashreplace")
 
 
 def _refuse(problem: str) -> None:
@@ -192,7 +198,8 @@ def _tables(
 
 def _section(study: Study, plan: Plan, wanted: Sequence[str]) -> str:
     """One study in Markdown: table, caption, figures, and what could not be drawn."""
-    lines = [f"## {study.model}" + (f", batch {study.batch}" if study.batch > 1 else ""), "", markdown(study)]
+    batch = f", batch {study.batch}" if study.batch > 1 else ""
+    lines = [f"## {markdown(study.model)}{batch}", "", markdown_table(study)]
     for name, files in plan.items():
         shown = next((file for file in files if file.endswith((".png", ".svg"))), None)
         said = title(name, study)

@@ -12,8 +12,8 @@ from rich.text import Text
 from quantkv.commands.wide import print_wide
 from quantkv.report.behaviour.columns import caption, header, lines, remarks
 from quantkv.report.behaviour.groups import KINDS, Group, Row, groups
-from quantkv.report.numbers import latex
-from quantkv.report.tables import csv, escaped, pipes
+from quantkv.report.escapes import latex, markdown, paragraph
+from quantkv.report.tables import csv, pipes
 
 
 def behaviour_tables(rows: Sequence[Row], kinds: Iterable[str]) -> dict[str, str]:
@@ -48,10 +48,10 @@ def print_behaviour(rows: Sequence[Row], console: Console) -> bool:
 
 def _markdown(group: Group) -> str:
     names = header(group)
-    body = [pipes([escaped(cell) for cell in line]) for line in lines(group)]
+    body = [pipes([markdown(cell) for cell in line]) for line in lines(group)]
     aligned = [":---", "---:", ":---", *["---:"] * (len(names) - 3)]
     said = " ".join([*(f"{why}." for why in remarks(group)), caption(group)])
-    return "\n".join([pipes(names), pipes(aligned), *body, "", escaped(said), ""])
+    return "\n".join([pipes(names), pipes(aligned), *body, "", paragraph(said), ""])
 
 
 def _latex(group: Group) -> str:
