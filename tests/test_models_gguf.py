@@ -11,9 +11,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
-import transformers
-from gguf_files import VOCAB_SIZE, write_llama_gguf
-from packaging.version import Version
+from gguf_files import VOCAB_SIZE, converts, write_llama_gguf
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.models import (
@@ -25,10 +23,6 @@ from quantkv.models import (
     random_model,
 )
 from quantkv.models.packaged import PackagedModel, Part
-
-converts = pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.6.2"), reason="this transformers breaks GGUF tokenizers"
-)
 
 
 def _tiny_gguf(folder: Path) -> tuple[Any, Path]:

@@ -12,7 +12,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from gguf_files import VOCAB_SIZE, write_llama_gguf
+from gguf_files import VOCAB_SIZE, converts, write_llama_gguf
 from safetensors.torch import load_file, save_file
 
 from quantkv.errors import QuantKVError, UnsupportedError
@@ -194,6 +194,7 @@ def test_gguf_that_lacks_tensors_is_refused_and_not_kept(
     assert list((model_cache / "converted").iterdir()) == []
 
 
+@converts
 def test_gguf_without_a_head_has_the_embedding_for_it(tmp_path: Path, model_cache: Path) -> None:
     model, _ = load_model(_gguf(tmp_path, lacking="lm_head"))
     assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
@@ -229,6 +230,7 @@ def test_gguf_of_which_transformers_would_leave_out_a_part_is_refused(
         load_model(path)
 
 
+@converts
 def test_gguf_tensors_that_transformers_has_no_name_for_are_counted(
     tmp_path: Path, model_cache: Path
 ) -> None:
@@ -245,6 +247,7 @@ def test_gguf_tensors_that_transformers_has_no_name_for_are_counted(
         load_model(path)
 
 
+@converts
 def test_damaged_copy_of_a_gguf_says_where_it_is(tmp_path: Path, model_cache: Path) -> None:
     path = _gguf(tmp_path)
     load_model(path)

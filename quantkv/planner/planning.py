@@ -21,7 +21,8 @@ from quantkv.models.loading import DTYPES
 from quantkv.named import presets
 from quantkv.planner.configs import load_config
 from quantkv.planner.probe import ModelShape, probe
-from quantkv.planner.sizes import Memory, machine_memory, parse_size
+from quantkv.planner.sizes import Memory, both_sizes, machine_memory, parse_size
+from quantkv.planner.stored import quantization_of
 from quantkv.spec import CacheSpec
 from quantkv.sweep.formats import parse_format
 
@@ -63,6 +64,7 @@ class Plan:
     parameters: int
     weights_dtype: str
     weights_bytes: int
+    weights_note: str
     stored: str
     dtype: str
     layers: dict[str, int]
@@ -127,8 +129,9 @@ def plan(
         parameters=shape.parameters,
         weights_dtype=weights[0],
         weights_bytes=weights[1],
+        weights_note=_note(shape, config) if weights_dtype is None else "",
         stored=describe_precision(config),
-        dtype=str(run_as).removeprefix("torch."),
+        dtype=_name(run_as),
         layers={kind: kinds.count(kind) for kind in dict.fromkeys(kinds)},
         position_limit=limit,
         memory_bytes=found.nbytes,
@@ -229,10 +232,13 @@ def model_dtype(name: str | None, config: PreTrainedConfig) -> torch.dtype:
 
 def _weights(shape: ModelShape, config: PreTrainedConfig, given: str | float | None) -> tuple[str, int]:
     """How the weights are held, and their bytes."""
+    if given is None and shape.stored_nbytes is not None:
+        bits = 8 * shape.stored_nbytes / shape.parameters
+        return f"{describe_precision(config)}, {bits:.2f} bits per parameter", shape.stored_nbytes
     if given is None:
-        return str(shape.dtype).removeprefix("torch."), shape.weights_nbytes
+        return _name(shape.dtype), shape.unpacked_nbytes
     if given in DTYPES:
-        return str(given), probe(config, DTYPES[str(given)]).weights_nbytes
+        return str(given), probe(config, DTYPES[str(given)]).unpacked_nbytes
     try:
         bits = float(given)
     except ValueError:
@@ -241,6 +247,26 @@ def _weights(shape: ModelShape, config: PreTrainedConfig, given: str | float | N
         legal = f"{', '.join(DTYPES)}, or bits per parameter such as 4.5"
         raise QuantKVError(f"weights-dtype {given!r}; legal: {legal}")
     return f"{bits:g} bits", -int(-shape.parameters * bits // 8)
+
+
+def _note(shape: ModelShape, config: PreTrainedConfig) -> str:
+    """What to know of weights that are stored quantized."""
+    if quantization_of(config) is None:
+        return ""
+    method, dtype = describe_precision(config), _name(shape.dtype)
+    if shape.stored_nbytes is None:
+        return (
+            f"stored as {method}, of whose bits nothing is known here: the weights are counted in {dtype}; "
+            "--weights-dtype takes bits per parameter"
+        )
+    return (
+        f"the weights are counted as stored ({method}); where transformers unpacks them they take "
+        f"{both_sizes(shape.unpacked_nbytes)} (--weights-dtype {dtype})"
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _bytes(given: str | int) -> int:

@@ -19,19 +19,26 @@ from quantkv.cache import cache_argument
 from quantkv.errors import UnsupportedError, first_line
 from quantkv.footprint import LayerShape, layer_shapes
 from quantkv.models.quiet import quiet
+from quantkv.planner.stored import quantization_of, stored_nbytes
 
 TOKENS = 2
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """`parameters` counts numbers, tied ones once; `weights_nbytes` are bytes of parameters and buffers in
-    `dtype`, save what the model keeps in another one."""
+    """`parameters` counts numbers, tied ones once; `unpacked_nbytes` are bytes of parameters and buffers in
+    `dtype`, save what the model keeps in another one; `stored_nbytes` those of a quantized checkpoint, where
+    it says how it is stored."""
 
     layers: tuple[LayerShape, ...]
     parameters: int
-    weights_nbytes: int
+    unpacked_nbytes: int
+    stored_nbytes: int | None
     dtype: torch.dtype
+
+    @property
+    def weights_nbytes(self) -> int:
+        return self.unpacked_nbytes if self.stored_nbytes is None else self.stored_nbytes
 
 
 def probe(config: PreTrainedConfig, dtype: torch.dtype) -> ModelShape:
@@ -49,11 +56,12 @@ def probe(config: PreTrainedConfig, dtype: torch.dtype) -> ModelShape:
         raise UnsupportedError(
             f"{_family(config)}: its layers cannot be read off without data ({first_line(error)})"
         ) from error
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors, quantization = [*model.parameters(), *model.buffers()], quantization_of(config)
     return ModelShape(
         tuple(layer_shapes(cache)),
         sum(p.numel() for p in model.parameters()),
         sum(t.nbytes for t in tensors),
+        None if quantization is None else stored_nbytes(model, quantization),
         dtype,
     )
 

@@ -84,6 +84,8 @@ def _longest(plan: Plan, row: PlanRow) -> str:
 
 def _notes(plan: Plan) -> Iterator[str]:
     limit = plan.position_limit
+    if plan.weights_note:
+        yield plan.weights_note
     if any(_longest(plan, row).endswith("*") for row in plan.rows):
         yield f"* more than the {limit:,} positions the model was made for: memory is not what limits it"
     if limit is not None and plan.context > limit:
