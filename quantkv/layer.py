@@ -47,7 +47,7 @@ class QuantizedLayer(DynamicLayer):
         self.value_store: TensorStore | None = None
         super().__init__()
         self.spec, self.prefill = spec, prefill
-        self._known_pads = pads or (lambda: None)
+        self._known_pads = pads or _unknown
         self._notices = notices or Notices()
         self._reserve = spec.reserve
         self.deep_rollbacks = 0
@@ -275,3 +275,7 @@ class QuantizedLayer(DynamicLayer):
         self.lazy_initialization(like[0], like[1], numbers["key"]["pads"])
         for name, store in zip(("key", "value"), self.stores, strict=True):
             store.restore(tensors[name], numbers[name])
+
+
+def _unknown() -> None:
+    """The padding of a layer that no cache tells."""

@@ -5,8 +5,8 @@ are centred on `2**(bits−1)` and `scale` is the block's largest magnitude over
 stored zero; what is stored is the magnitude, because its small fractions leave float16's normal numbers.
 What is stored is rounded to its dtype first, and the codes are made with the stored numbers.
 
-Rounding `outward` (ours): zero down, scale up and never to 0, so no value within range clips and constant blocks
-survive. Rounding `nearest` (as KIVI publishes it, Liu et al. 2024): both to nearest, scale 1 where the
+Rounding `outward` (ours): zero down, scale up and never to 0, so no value within range clips and constant
+blocks survive. Rounding `nearest` (as KIVI publishes it, Liu et al. 2024): both to nearest, scale 1 where the
 block is constant, and symmetric scales are stored as they are. Effective bits: `bits + metadata bits /
 elements that share it`, so int4 per token and head of 64 channels with float16 scale and zero takes 4.5.
 """

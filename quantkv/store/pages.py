@@ -6,7 +6,6 @@ A shared open page is copied when one of its owners appends.
 
 from __future__ import annotations
 
-import copy
 import math
 import weakref
 from collections.abc import Iterator, Sequence
@@ -33,13 +32,14 @@ class PageStore:
     ) -> None:
         self.codec, self.layout, self.device = codec, layout, device
         self.pool = pool or PagePool(layout, rows, device)
+        self.pool.users.add(self)
         self.tables: list[list[int]] = [[] for _ in range(rows)]
         self.used: list[int] = [0] * rows
         self.generation = 0
         kernel = codec.kernel()
         self._encodes = kernel is not None and kernel.number != "table"  # codebooks choose codes themselves
         floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
-        self._reach = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
+        self._largest = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
         self.saturated = 0
         self.format = native.page_format(layout, codec) if device.type == "cpu" else None
         self._kernel_pages: tuple[int, Any] | None = None
@@ -65,22 +65,48 @@ class PageStore:
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PageStore:
-        pool = copy.deepcopy(self.pool, memo)
-        other = PageStore(self.codec, self.layout, len(self.tables), self.device, pool)
-        other.tables[:], other.used = [list(table) for table in self.tables], list(self.used)
+        """A store on pages of its own: those that only forks list stay behind."""
+        other = PageStore(self.codec, self.layout, len(self.tables), self.device)
+        numbers, tables = self._listed()
+        other.restore([self.pool.record(n) for n in numbers], tables, self.used)
         other.saturated = self.saturated
         return other
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: kernels' objects are made anew."""
+        records, tables = self.state()
+        names = ("codec", "layout", "used", "saturated")
+        return {name: getattr(self, name) for name in names} | {"records": records, "tables": tables}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        records, tables = state["records"], state["tables"]
+        self.__init__(state["codec"], state["layout"], len(tables), records.device)  # type: ignore[misc]
+        self.restore(records, tables, state["used"])
+        self.saturated = state["saturated"]
+
     def state(self) -> tuple[Tensor, list[list[int]]]:
         """The records of all listed pages `[pages, record_bytes]`, and the tables renumbered to them."""
+        numbers, tables = self._listed()
+        records = [self.pool.record(n) for n in numbers]
+        return torch.stack(records) if records else self.pool.empty_records(), tables
+
+    def _listed(self) -> tuple[list[int], list[list[int]]]:
+        """The pages that tables list, and the tables as places among them."""
         numbers = sorted({number for table in self.tables for number in table} - {GONE})
         place = {number: i for i, number in enumerate(numbers)} | {GONE: GONE}
-        records = (
-            torch.stack([self.pool.record(n) for n in numbers]) if numbers else self.pool.empty_records()
-        )
-        return records, [[place[n] for n in table] for table in self.tables]
+        return numbers, [[place[n] for n in table] for table in self.tables]
 
-    def restore(self, records: Tensor, tables: list[list[int]], used: list[int]) -> None:
+    def renumber(self, places: dict[int, int]) -> None:
+        """Pages of the pool have moved: `places` has the new number of each."""
+        for table in self.tables:
+            table[:] = [places.get(number, GONE) for number in table]
+        self.generation += 1
+
+    def trim(self) -> None:
+        """Give memory back that no row and no fork needs any more."""
+        self.pool.trim(len(self.tables))
+
+    def restore(self, records: Sequence[Tensor] | Tensor, tables: list[list[int]], used: list[int]) -> None:
         """Fill an empty store with what `state` gave."""
         numbers = self.pool.take(len(records))
         for number, record in zip(numbers, records, strict=True):
@@ -105,6 +131,8 @@ class PageStore:
 
     def reserve(self, tokens: Sequence[int]) -> None:
         """Have the memory that so many tokens of each row need."""
+        if self.pool.left:
+            self.trim()
         page = self.layout.page_tokens
         self.pool.reserve(sum(max(0, -(-n // page) - len(t)) for n, t in zip(tokens, self.tables)))
 
@@ -126,7 +154,7 @@ class PageStore:
         if self.format is None or not self._encodes or x.dtype not in native.FLOATS:
             return False
         lossless = x.dtype == self.layout.fields[0].dtype
-        return lossless or x.abs().max().item() < self._reach
+        return lossless or x.abs().max().item() < self._largest
 
     def _encode(self, rows: Sequence[int], start: int, x: Tensor) -> None:
         fields, length = self.codec.encode(x), x.shape[-2]
@@ -222,7 +250,8 @@ class PageStore:
         self.generation += 1
 
     def select(self, rows: Sequence[int]) -> None:
-        """Make the rows be `rows` of the present ones, in order and with repeats: tables move, pages stay."""
+        """Make the rows be `rows` of the present ones, in order and with repeats: tables move, pages stay,
+        unless there are fewer rows and memory is given back."""
         old = [list(table) for table in self.tables]
         for row in rows:
             self.pool.retain(old[row])
@@ -231,6 +260,8 @@ class PageStore:
         self.tables[:] = [list(old[row]) for row in rows]
         self.used = [self.used[row] for row in rows]
         self.generation += 1
+        if len(rows) < len(old):
+            self.trim()
 
     def _reserve(self, rows: Sequence[int], start: int, stop: int) -> None:
         """Give every row the pages up to token `stop`, and an open page of its own."""
@@ -258,6 +289,7 @@ class PageStore:
 def _release_all(pool: PagePool, tables: list[list[int]]) -> None:
     for table in tables:
         pool.release(table)
+    pool.left = True
 
 
 def _whole_pages(x: Tensor, low: int, rows: int) -> Iterator[tuple[int, Tensor]]:

@@ -6,14 +6,19 @@ table lists it.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from quantkv import native
 from quantkv.store.layout import PageLayout, allocated_pages
+from quantkv.store.memory import allocate
 
 HUGE_SLAB = 1 << 22
 """Slabs of so many bytes ask the system for large memory pages: a head's pieces lie far apart, and looking up
@@ -27,6 +32,10 @@ class PagePool:
 
     def __init__(self, layout: PageLayout, unit: int, device: torch.device) -> None:
         self.layout, self.device, self.unit = layout, device, max(1, unit)
+        self.users: WeakSet[Any] = WeakSet()
+        """The page stores whose tables list pages: they are told (`renumber`) when pages move."""
+        self.left = False
+        """Whether a user has gone since memory was last given back."""
         self.slabs: list[Tensor] = []
         self._first: list[int] = []  # number of the first page of each slab
         self._refs: list[int] = []
@@ -35,6 +44,24 @@ class PagePool:
     @property
     def nbytes(self) -> int:
         return sum(slab.untyped_storage().nbytes() for slab in self.slabs)
+
+    def trim(self, unit: int) -> None:
+        """Give memory back where more than a fifth of it has no owner: the pages that have one move into a
+        new slab, as large as if nothing else had ever been here. `unit` is as for a new pool."""
+        users, self.left = list(self.users), False  # none of them may go in the midst of this
+        count = len(self._refs) - len(self._free)
+        if 4 * len(self._refs) <= 5 * unit * allocated_pages(-(-count // unit)):
+            return
+        old = copy.copy(self)
+        self.unit, self.slabs, self._first, self._refs, self._free = unit, [], [], [], []
+        live = [number for number, owners in enumerate(old._refs) if owners]
+        self.take(count)
+        for low, high, records in old.runs(live):
+            self.slabs[0][low:high].copy_(records)
+        self._refs[:count] = [old._refs[number] for number in live]
+        places = {number: place for place, number in enumerate(live)}
+        for user in users:
+            user.renumber(places)
 
     def ensure(self, pages_per_row: int) -> None:
         """Allocate as much as `pages_per_row` pages of every row need."""
@@ -83,14 +110,14 @@ class PagePool:
         return self.slabs[slab][number - self._first[slab]]
 
     def empty_records(self) -> Tensor:
-        return torch.empty(0, self.layout.record_bytes, dtype=torch.uint8, device=self.device)
+        return allocate((0, self.layout.record_bytes), torch.uint8, self.device)
 
     def runs(self, numbers: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
         """Index ranges of `numbers` whose pages lie together, with their records as `[n, record_bytes]`
         views."""
         edges = set(self._first)
         starts = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1] + 1 or n in edges]
-        for low, high in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        for low, high in pairwise([*starts, len(numbers)]):
             slab = self._slab(numbers[low])
             base = self._first[slab]
             first, last = numbers[low] - base, numbers[high - 1] + 1 - base
@@ -102,7 +129,7 @@ class PagePool:
         slots = self.unit * allocated_pages(-(-pages // self.unit)) - total
         if pages <= total:
             return
-        slab = torch.empty(slots, self.layout.record_bytes, dtype=torch.uint8, device=self.device)
+        slab = allocate((slots, self.layout.record_bytes), torch.uint8, self.device)
         if slab.nbytes >= HUGE_SLAB and self.device.type == "cpu" and native.kernels() is not None:
             native.kernels().want_huge_pages(slab.data_ptr(), slab.nbytes)
         self.slabs.append(slab)

@@ -45,7 +45,7 @@ class TensorStore:
     ) -> None:
         """`shape` is (rows, num_key_value_heads, head_dim); keys have `lanes` "tokens", values "channels"."""
         rows, heads, head_dim = shape
-        self.codec, self.window, self.dtype, self.device = codec, window, dtype, device
+        self.codec, self.window, self.dtype = codec, window, dtype
         self.heads, self.head_dim = heads, head_dim
         self.lanes = lanes
         self.pages = PageStore(codec, page_layout(codec, heads, head_dim, dtype, lanes), rows, device)
@@ -68,6 +68,10 @@ class TensorStore:
         """Whether packed tokens decode to what was given."""
         (*others, field) = self.pages.layout.fields
         return not others and field.bits is None and field.dtype == self.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.ring.buffer.device
 
     @property
     def exact_nbytes(self) -> int:
@@ -112,6 +116,8 @@ class TensorStore:
         """Add `[B, H, T, D]`. The view that comes back shows the state before packing, with the new tokens
         exact."""
         self.version += 1
+        if x.requires_grad:  # what is kept must not remember how it came about
+            x = x.detach()
         length = self.length + x.shape[-2]
         self.sinks.write(self.length, x, self.pads)
         long, room = x.shape[-2] > self._short_call, self._room(length)
@@ -214,6 +220,9 @@ class TensorStore:
         for row, pad in enumerate(self.pads):
             if pad > self.length:  # the row begins anew: what follows may be real
                 self.pads[row], self._held_from[row] = self.length, self.length + self.window.sinks
+        self.pages.trim()
+        if self._room(self.length) < self.ring.capacity:
+            self._resize_ring(self._room(self.length))
         return deep
 
     def _truncate_row(self, row: int, pad: int, length: int) -> int:

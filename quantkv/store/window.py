@@ -4,23 +4,50 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from quantkv.store.memory import allocate, copied
 
-class Ring:
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Exact:
+    """Exact tokens of some rows, in one buffer `[rows, heads, slots, head_dim]` that is written in place."""
+
+    def __init__(
+        self, shape: tuple[int, int, int], slots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """`shape` is (rows, heads, head_dim)."""
+        rows, heads, head_dim = shape
+        self.buffer = allocate((rows, heads, slots, head_dim), dtype, device)
+
+    def select(self, rows: Sequence[int]) -> None:
+        with torch.inference_mode(False):
+            self.buffer = self.buffer[list(rows)]
+
+    def clone(self) -> Self:
+        return copy.copy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"buffer": copied(state["buffer"])}
+
+
+class Ring(Exact):
     """The newest tokens of all rows; position `j` lies at slot `j mod capacity`, so appending never moves
     anything."""
 
     def __init__(
         self, shape: tuple[int, int, int], capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """`shape` is (rows, heads, head_dim)."""
-        rows, heads, head_dim = shape
+        super().__init__(shape, capacity, dtype, device)
         self.capacity = capacity
-        self.buffer = torch.empty(rows, heads, capacity, head_dim, dtype=dtype, device=device)
 
     def write(self, start: int, x: Tensor, rows: Sequence[int] | None = None) -> None:
         """Put `[R, H, T, D]` at positions from `start` on; T is at most the capacity."""
@@ -37,12 +64,6 @@ class Ring:
         pieces = [self.buffer[:, :, slot : slot + count] for slot, count in self._pieces(start, stop)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -2)
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.buffer = self.buffer[list(rows)]
-
-    def clone(self) -> Ring:
-        return _cloned(self)
-
     def _pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
         """(slot, count) of the at most two runs that hold `[start, stop)`."""
         slot, count = start % self.capacity, stop - start
@@ -50,15 +71,14 @@ class Ring:
         return [(slot, first)] if first == count else [(slot, first), (0, count - first)]
 
 
-class Sinks:
+class Sinks(Exact):
     """The first real tokens of each row, exact for good."""
 
     def __init__(
         self, shape: tuple[int, int, int], count: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        rows, heads, head_dim = shape
+        super().__init__(shape, count, dtype, device)
         self.count = count
-        self.buffer = torch.empty(rows, heads, count, head_dim, dtype=dtype, device=device)
 
     def write(self, start: int, x: Tensor, pads: Sequence[int]) -> None:
         """Keep what of `[B, H, T, D]`, whose first token is at position `start`, belongs to the sinks."""
@@ -66,18 +86,3 @@ class Sinks:
             low, high = max(pad, start), min(pad + self.count, start + x.shape[-2])
             if low < high:
                 self.buffer[row, :, low - pad : high - pad] = x[row, :, low - start : high - start]
-
-    def select(self, rows: Sequence[int]) -> None:
-        self.buffer = self.buffer[list(rows)]
-
-    def clone(self) -> Sinks:
-        return _cloned(self)
-
-
-Exact = TypeVar("Exact", Ring, Sinks)
-
-
-def _cloned(exact: Exact) -> Exact:
-    other = copy.copy(exact)
-    other.buffer = exact.buffer.clone()
-    return other
