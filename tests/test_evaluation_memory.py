@@ -1,11 +1,13 @@
 """Memory: one real worker process, the worker's own arithmetic in this process, and workers that fail."""
 
+import contextlib
 import json
 import os
 import platform
 import subprocess
 import sys
 import time
+import types
 
 import psutil
 import pytest
@@ -166,8 +168,9 @@ def test_a_worker_writes_why_it_failed(tmp_path):
     ],
 )
 def test_a_worker_that_dies_says_how(monkeypatch, code, message):
-    dead = subprocess.CompletedProcess([], code, stdout="", stderr="it broke\n")
-    monkeypatch.setattr(memory.subprocess, "run", lambda *a, **k: dead)
+    dead = contextlib.nullcontext(types.SimpleNamespace(returncode=code))
+    monkeypatch.setattr(memory.subprocess, "Popen", lambda *a, **k: dead)
+    monkeypatch.setattr(memory, "output", lambda *a: ("", "it broke\n"))
     with pytest.raises(WorkerError, match=message):
         memory_cell(OPTIONS, "dynamic", context=64)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -113,6 +114,7 @@ def test_six_cells_of_which_four_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
     assert rows["killed"]["reason"] == "the worker was killed by signal 9 (SIGKILL)"
     assert rows["hanging"]["reason"] == "took longer than the cell_timeout allows (2 s)"
     assert all((row["quality"] is None) == (row["status"] != "ok") for row in rows.values())
+    assert rows["hanging"]["provenance"]["seconds"] >= 2 and rows["killed"]["provenance"]["seconds"] > 0
     assert len(list(out.glob("*.json"))) == 6 and not (out / ".claims").exists()
     for path in out.glob("*.json"):
         json.loads(path.read_text(), parse_constant=pytest.fail)
@@ -124,7 +126,10 @@ def test_six_cells_of_which_four_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
     assert kept == {name: (out / name).stat().st_mtime_ns for name in kept} and len(kept) == 2
 
 
-def test_the_reason_says_what_happened_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_the_reason_says_what_happened_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_PAUSE", "0.05")
     reasons = {
         "ok": None,
         "crashing": "the worker was killed by signal 11 (SIGSEGV)",
@@ -137,6 +142,7 @@ def test_the_reason_says_what_happened_and_the_rest_goes_on(tmp_path: Path) -> N
     assert {name: row["reason"] for name, row in rows.items()} == reasons
     assert all(row["status"] == ("failed" if row["reason"] else "ok") for row in rows.values())
     assert all((row["quality"] is None) == (row["status"] == "failed") for row in rows.values())
+    assert all(row["provenance"]["seconds"] >= 0.05 for row in rows.values())
     assert summary.exit_code == 3
 
 
@@ -253,15 +259,17 @@ def test_time_of_arms_that_take_turns_is_counted_apart(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     clock = CellClock(["a", "b"], 10)
 
-    def pass_time(what: str | None, seconds: float) -> float | None:
+    def pass_time(what: str | None, seconds: int) -> float:
         clock.turn(what)
-        now[0] += seconds
+        for _ in range(seconds):
+            now[0] += 1
+            clock.left()
         return clock.left()
 
     assert clock.left() == 20
     assert [pass_time("prefill", 15), pass_time("a", 4), pass_time("b", 9), pass_time("a", 3)] == [5, 6, 1, 3]
     assert [pass_time(None, 2), pass_time("b", 2)] == [3, 0]
-    assert CellClock(["a"], None).left() is None
+    assert CellClock(["a"], None).left() == math.inf
 
 
 PARENT = """

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from quantkv.errors import UnsupportedError
 from quantkv.evaluation.arms import Format, Result, check_local, is_function, parse_format, spec_text
+from quantkv.evaluation.awake import output
 from quantkv.evaluation.orphan import lifeline
 from quantkv.peers.peer import Peer
 
@@ -79,14 +80,17 @@ def _run_worker(job: dict[str, Any], folder: Path, timeout: float | None) -> dic
     job_file, result_file = folder / "job.json", folder / "result.json"
     job_file.write_text(json.dumps(job))
     command = [sys.executable, "-m", "quantkv.evaluation.memory_worker", str(job_file), str(result_file)]
-    options: dict[str, Any] = {"env": _environment(), "capture_output": True, "text": True}
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     try:
-        with lifeline() as stdin:
-            done = subprocess.run(command, stdin=stdin, timeout=timeout, **options)
+        with (
+            lifeline() as stdin,
+            subprocess.Popen(command, stdin=stdin, env=_environment(), **options) as worker,
+        ):
+            _, stderr = output(worker, timeout)
     except subprocess.TimeoutExpired:
         raise WorkerError(f"the memory worker took longer than {timeout:g} s and was stopped") from None
-    if done.returncode != 0 or not result_file.exists():
-        raise WorkerError(_why(done))
+    if worker.returncode != 0 or not result_file.exists():
+        raise WorkerError(_why(worker.returncode, stderr))
     answer = json.loads(result_file.read_text())
     if "error" in answer:
         raise WorkerError(answer["error"])
@@ -100,10 +104,10 @@ def _environment() -> dict[str, str]:
     return os.environ | ALLOCATOR | {"PYTHONPATH": path}
 
 
-def _why(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
+def _why(code: int, stderr: str) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name
         hint = ", as when memory runs out" if name == "SIGKILL" else ""
         return f"the memory worker was killed by {name}{hint}"
-    tail = " | ".join(done.stderr.strip().splitlines()[-STDERR_LINES:])
-    return f"the memory worker ended with exit code {done.returncode}: {tail or 'no message'}"
+    tail = " | ".join(stderr.strip().splitlines()[-STDERR_LINES:])
+    return f"the memory worker ended with exit code {code}: {tail or 'no message'}"

@@ -22,11 +22,12 @@ class MeasureError(Exception):
 
 
 class BrokenOff(Exception):
-    """A measurement that was broken off. `label` is the arm that was running, None where it is not known."""
+    """A measurement that was broken off. `label` is the arm that was running, None where it is not known, and
+    `seconds` are what that arm, or all of them, had taken."""
 
-    def __init__(self, reason: str, label: str | None = None) -> None:
+    def __init__(self, reason: str, label: str | None = None, seconds: float = 0.0) -> None:
         super().__init__(reason)
-        self.label = label
+        self.label, self.seconds = label, seconds
 
 
 class CellTimeout(BrokenOff):

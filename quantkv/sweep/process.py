@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.evaluation.awake import TICK_SECONDS
 from quantkv.evaluation.orphan import lifeline
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.failures import CellTimeout, MeasureError, WorkerLost, end_of_process, memory_kills
@@ -157,7 +158,7 @@ class ProcessSession:
             worker.send("measure_cells", (cells,))
             self._listen(worker, clock, cells, on_arm, step)
         except WorkerLost as lost:
-            raise WorkerLost(str(lost), clock.running) from None
+            raise WorkerLost(str(lost), clock.running, clock.spent) from None
         except QuantKVError:
             raise
         except BaseException:  # memory that ran out, a device in a bad state, an interruption: begin afresh
@@ -168,10 +169,13 @@ class ProcessSession:
         self, worker: Connected, clock: CellClock, cells: tuple[Cell, ...], on_arm: OnArm, step: Step
     ) -> None:
         while True:
-            message = worker.receive(clock.left())
+            left = clock.left()
+            message = worker.receive(min(left, TICK_SECONDS))
+            if message is None and left > 0:
+                continue
             if message is None:
                 words = f"took longer than the cell_timeout allows ({clock.limit:g} s)"
-                raise CellTimeout(words, clock.running)
+                raise CellTimeout(words, clock.running, clock.spent)
             if message[0] == "step":
                 clock.turn(message[1])
                 step(*message[1:])

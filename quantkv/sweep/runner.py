@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 
 from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.evaluation.provenance import Clock
 from quantkv.evaluation.rows import build_row
 from quantkv.sweep.answers import UNOPENED
 from quantkv.sweep.claims import Claims, prepare_folder
@@ -188,13 +188,14 @@ class _Runner:
     def _run_model(self, model: ModelEntry, cells: list[Cell]) -> list[Cell]:
         self.display.doing(f"loading {model.id}")
         busy: list[Cell] = []
+        clock = Clock()
         try:
             session = self.measure.open(model, self.sweep)
         except QuantKVError:
             raise
         except Exception as error:
             for cell in cells:
-                self._fail_unopened(cell, f"loading the model: {describe(error)}")
+                self._fail_unopened(cell, f"loading the model: {describe(error)}", clock)
             return busy
         with closing(session):
             missing = [cell for cell in cells if self._is_missing(cell, session)]
@@ -202,24 +203,25 @@ class _Runner:
                 busy += self._run_block(block, session)
         return busy
 
-    def _fail_unopened(self, cell: Cell, reason: str) -> None:
+    def _fail_unopened(self, cell: Cell, reason: str, clock: Clock) -> None:
         """A row of a model of which nothing is known; it goes when the model can be loaded."""
         self.keys[id(cell)] = key = cell.key(UNOPENED)
         self.summary.keys.add(key)
-        made = {"seconds": 0.0, "started": datetime.now(timezone.utc).isoformat(timespec="seconds")}
         failed: dict[str, Any] = {"key": key, "status": "failed", "reason": reason}
+        made = {"seconds": clock.seconds, "started": clock.started}
         row = build_row(cell.kind, cell.requested(), None, cell.protocol, None, made, **failed)
         self._write(cell, row, failed)
 
     def _is_missing(self, cell: Cell, session: Session) -> bool:
         if id(cell) in self.keys:
             return True
+        clock = Clock()
         try:
             keys = [cell.key(facts) for facts in same_number(cell.kind, session.facts(cell))]
         except QuantKVError:
             raise
         except Exception as error:
-            self._fail_unopened(cell, describe(error))
+            self._fail_unopened(cell, describe(error), clock)
             return False
         finished = (key for key in keys if self.rows.get((cell.kind, key)) == "ok")
         self.keys[id(cell)] = key = next(finished, keys[0])
@@ -271,13 +273,15 @@ class _Runner:
         if (reason := self.limits.why_not(cell)) is not None:
             self._record(cell, {"status": "skipped", "reason": reason}, session)
             return False
+        clock = Clock()
         try:
             session.check(cell)
         except UnsupportedError as error:
             self._record(cell, self._unsupported({"status": "skipped", "reason": str(error)}), session)
             return False
         except Exception as error:
-            self._record(cell, {"status": "failed", "reason": describe(error)}, session)
+            result = {"status": "failed", "reason": describe(error), "seconds": clock.seconds}
+            self._record(cell, result, session)
             return False
         return True
 
@@ -292,16 +296,19 @@ class _Runner:
                 del left[id(cell)]
 
         on_clock = self.display.forecast.block(cells[0].kind, cells[0].context, len(cells))
+        clock = Clock()
         try:
             with on_clock:
                 getattr(session, cells[0].kind)(cells, on_arm, self.display.step)
             failed, reason = list(left.values()), "the measurement ended without a result for this cell"
+            seconds = clock.seconds
         except Exception as error:
             reason, label = describe(error), getattr(error, "label", None)
             guilty = [cell for cell in left.values() if cell.label == label]
             failed = guilty or (list(left.values()) if len(cells) == 1 else [])
+            seconds = getattr(error, "seconds", clock.seconds)
         for cell in failed:
-            self._record(cell, {"status": "failed", "reason": reason}, session)
+            self._record(cell, {"status": "failed", "reason": reason, "seconds": seconds}, session)
             del left[id(cell)]
         rest = tuple(left.values())
         for part in [rest] * bool(rest) if failed else [(cell,) for cell in rest]:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from types import FrameType
 
+from quantkv.evaluation.awake import AwakeClock
+
 
 class CellClock:
-    """Seconds used by each arm of a block; what the arms share has the limits of all of them together."""
+    """Seconds used by each arm of a block; what the arms share has the limits of all of them together. Only
+    time in which this process ran counts."""
 
     def __init__(self, labels: Collection[str], limit: float | None) -> None:
         self._labels, self._limit = labels, limit
         self._used: dict[str | None, float] = defaultdict(float)
+        self._clock = AwakeClock()
         self.running: str | None = None
-        self._since = time.monotonic()
 
     def turn(self, what: str | None) -> None:
         """From now on ``what`` runs: an arm, or something that they share."""
-        now = time.monotonic()
-        self._used[self.running] += now - self._since
-        self.running, self._since = what if what in self._labels else None, now
+        self._tick()
+        self.running = what if what in self._labels else None
 
     @property
     def limit(self) -> float | None:
@@ -33,11 +35,19 @@ class CellClock:
             return self._limit
         return self._limit * len(self._labels)
 
-    def left(self) -> float | None:
-        """Seconds until what runs now has used up its limit, at least 0; None without a limit."""
-        if self.limit is None:
-            return None
-        return max(0.0, self.limit - self._used[self.running] - (time.monotonic() - self._since))
+    @property
+    def spent(self) -> float:
+        """Seconds that what runs now has taken: the arm, or else the whole block."""
+        self._tick()
+        return sum(self._used.values()) if self.running is None else self._used[self.running]
+
+    def left(self) -> float:
+        """Seconds until what runs now has used up its limit, at least 0; infinite without a limit."""
+        self._tick()
+        return math.inf if self.limit is None else max(0.0, self.limit - self._used[self.running])
+
+    def _tick(self) -> None:
+        self._used[self.running] += self._clock.passed()
 
 
 @contextlib.contextmanager
