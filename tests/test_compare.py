@@ -229,6 +229,43 @@ def test_the_same_sample_is_preferred_to_another() -> None:
     assert found.pairs[0].b is same and found.only_b == [other]
 
 
+def of_weights(row: Row, letter: str) -> Row:
+    return {**row, "provenance": {**row["provenance"], "fingerprint": letter * 64}}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_checkpoints_of_one_name_meet_their_own_rows(order: int) -> None:
+    """Whichever comes first, and although rows of the other checkpoint ask for the very same."""
+    a = [of_weights(quality(GAPS_A), "1"), of_weights(quality(GAPS_B), "2")]
+    b = [of_weights(quality(GAPS_B), "2"), of_weights(quality(GAPS_A), "1"), of_weights(quality(GAPS_B), "3")]
+    found = quantkv.compare(a, b[::order])
+    assert all(pair.a["quality"] == pair.b["quality"] for pair in found.pairs)
+    assert len(found.pairs) == 2
+    assert found.origins == []
+    assert [row["provenance"]["fingerprint"] for row in found.only_b] == ["3" * 64]
+
+
+def test_a_newer_checkpoint_is_compared_with_an_older_and_said() -> None:
+    found = quantkv.compare([of_weights(quality(GAPS_A), "1")], [of_weights(quality(GAPS_B), "2")])
+    assert len(found.pairs) == 1
+    assert [origin.field for origin in found.origins] == ["fingerprint"]
+
+
+def test_rows_that_do_not_state_their_weights_meet_any() -> None:
+    found = quantkv.compare([quality(GAPS_A)], [of_weights(quality(GAPS_B), "2")])
+    assert len(found.pairs) == 1
+
+
+def test_formats_are_compared_on_the_same_weights_only() -> None:
+    ours = [of_weights(quality_row("int8-head", 512), letter) for letter in "12"]
+    theirs = [of_weights(quality_row("int4-head", 512), letter) for letter in "21"]
+    found = quantkv.compare([*ours, *theirs], formats=["int8-head", "int4-head"])
+    assert [pair.a["provenance"]["fingerprint"] for pair in found.pairs] == ["1" * 64, "2" * 64]
+    assert all(pair.a["provenance"] == pair.b["provenance"] for pair in found.pairs)
+    with pytest.raises(QuantKVError, match="fingerprint 111111111111… → 222222222222…"):
+        quantkv.compare([ours[0], theirs[0]], formats=["int8-head", "int4-head"])
+
+
 def test_what_is_in_one_only_and_where_rows_come_from() -> None:
     newer = quality(GAPS_A)
     newer["provenance"] |= {"torch": "2.14.0", "commit": "abc"}

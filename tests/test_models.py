@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers.utils import logging
 
+from quantkv.data import load_text
 from quantkv.errors import QuantKVError
 from quantkv.models import (
     RANDOM_MODELS,
     byte_tokenizer,
+    identity,
     load_model,
     model_identity,
     model_names,
@@ -21,6 +26,12 @@ from quantkv.models import (
 )
 from quantkv.models.identity import describe_precision
 from quantkv.models.quiet import quiet
+from quantkv.sweep.config import validate
+from quantkv.sweep.grid import expand
+from quantkv.sweep.local import LocalSession
+from quantkv.sweep.results import read_rows
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 def _config(**fields: Any) -> SimpleNamespace:
@@ -126,6 +137,74 @@ def test_fingerprint_follows_weights_and_config() -> None:
     assert model_identity(longer)["fingerprint"] != reference
 
 
+def _saved(folder: Path, change: Any = None, **options: Any) -> Path:
+    model = random_model("random-llama", **options)
+    if change is not None:
+        change(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+def _one_number(model: Any) -> None:
+    model.model.embed_tokens.weight.data[17, 3] += 1e-3
+
+
+def _two_rows_change_places(model: Any) -> None:
+    rows = model.lm_head.weight.data
+    rows[[5, 6]] = rows[[6, 5]]
+
+
+def _one_sign(model: Any) -> None:
+    model.model.norm.weight.data[1] *= -1
+
+
+@pytest.mark.parametrize("change", [_one_number, _two_rows_change_places, _one_sign])
+def test_fingerprint_of_a_checkpoint_sees_every_number(tmp_path: Path, change: Any) -> None:
+    """Finetunes that change a few rows, under the path of the model they began with."""
+    before, again = (load_model(_saved(tmp_path))[0] for _ in range(2))
+    after, _ = load_model(_saved(tmp_path, change))
+    reference = model_identity(before)["fingerprint"]
+    assert model_identity(again)["fingerprint"] == reference
+    assert model_identity(after)["fingerprint"] != reference
+
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@given(
+    dtype=st.sampled_from([torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.float64]),
+    length=st.integers(1, 70),
+    skip=st.integers(0, 3),
+    data=st.data(),
+)
+def test_checksum_of_a_tensor_sees_every_bit(dtype: torch.dtype, length: int, skip: int, data: Any) -> None:
+    """Of any dtype and length, wherever its memory begins."""
+    tensor = torch.randint(0, 2, (length + skip,)).to(dtype)[skip:]
+    changed = tensor.clone()
+    place = data.draw(st.integers(0, length - 1))
+    changed.view(BITS[dtype.itemsize])[place] ^= 1
+    assert identity._checksum(tensor) == identity._checksum(tensor.clone())
+    assert identity._checksum(tensor) != identity._checksum(changed)
+
+
+def test_checksum_knows_the_place_of_a_block() -> None:
+    words = torch.arange(3 * identity.WORDS)
+    first, second, third = words.split(identity.WORDS)
+    assert identity._checksum(words) != identity._checksum(torch.cat([second, first, third]))
+
+
+def test_two_checkpoints_of_one_path_have_cells_of_their_own(tmp_path: Path) -> None:
+    sweep = validate(
+        {"schema": 1, "models": str(tmp_path), "formats": "int4-head", "contexts": 64, "memory": {}}
+    )
+    keys = set()
+    for change in (None, _one_number):
+        _saved(tmp_path, change)
+        session = LocalSession(sweep.models[0], sweep, load_text("python-docs"))
+        keys |= {cell.key(session.facts(cell)) for cell in expand(sweep)}
+    assert len(keys) == 2 * len(expand(sweep))
+
+
 def test_fingerprint_ignores_how_attention_is_computed(tiny_llama: Any) -> None:
     before = model_identity(tiny_llama)["fingerprint"]
     tiny_llama.set_attn_implementation("eager")
@@ -134,8 +213,8 @@ def test_fingerprint_ignores_how_attention_is_computed(tiny_llama: Any) -> None:
 
 def test_identity_of_random_and_foreign_models() -> None:
     model, _ = load_model("random-llama", seed=7)
-    identity = model_identity(model)
-    assert (identity["model"], identity["revision"]) == ("random-llama", "seed-7")
+    own = model_identity(model)
+    assert (own["model"], own["revision"]) == ("random-llama", "seed-7")
     foreign = model_identity(random_model("random-mistral"))
     assert (foreign["model"], foreign["revision"], foreign["weights"]) == (
         "MistralForCausalLM",
@@ -236,11 +315,14 @@ def test_quiet_keeps_warnings_for_its_caller_lets_errors_through_and_puts_settin
 
 def test_smollm2_is_the_model_we_think_it_is(smollm2: tuple[Any, Any]) -> None:
     model, tokenizer = smollm2
-    config, identity = model.config, model_identity(model)
+    config, found = model.config, model_identity(model)
     shape = (config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads)
     assert shape == (30, 9, 3)
-    assert identity["weights"] == "4-bit GGUF (Q4_1)"
-    assert str(identity["revision"]).startswith("sha256:b179c9523d0e6a0f")
+    assert found["weights"] == "4-bit GGUF (Q4_1)"
+    assert str(found["revision"]).startswith("sha256:b179c9523d0e6a0f")
+    made = [row["provenance"] for row in read_rows(EXPERIMENTS / "smollm2/rows")]
+    keyed = {own["fingerprint"] for own in made if own["transformers"] == transformers.__version__}
+    assert keyed <= {found["fingerprint"]}  # else rows that are published would be measured again
     prompt = tokenizer("The capital of France is", return_tensors="pt")
     out = model.generate(**prompt, max_new_tokens=2, do_sample=False)
     assert tokenizer.decode(out[0, prompt.input_ids.shape[1] :]) == " Paris."

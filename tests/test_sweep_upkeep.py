@@ -54,6 +54,16 @@ def listed(*arguments: str | Path) -> list[tuple[str, str, int]]:
     return sorted((row["kind"], row["requested"]["format"], row["requested"]["context"]) for row in rows)
 
 
+def test_checkpoints_of_one_name_are_said(tmp_path: Path) -> None:
+    cell = cells()[0]
+    for number, weights in enumerate(("a" * 64, "b" * 64)):
+        assert "checkpoints" not in results(tmp_path).output
+        made = {"fingerprint": weights}
+        write_row(row_of(cell, key=str(number) * 64, provenance=made), tmp_path)
+    words = f"m (float32): rows of 2 checkpoints of this name, with fingerprints {'a' * 12}, {'b' * 12}"
+    assert words in results(tmp_path).output
+
+
 @pytest.mark.parametrize(
     ("filters", "count"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,6 +88,20 @@ def _list(chosen: list[Stored], as_json: bool) -> None:
         print_wide(_table(chosen), Console())
     counts = {status: sum(entry.row["status"] == status for entry in chosen) for status in STATUSES}
     typer.echo(", ".join([f"{len(chosen)} rows", *(f"{n} {status}" for status, n in counts.items() if n)]))
+    for line in _checkpoints(chosen):
+        typer.echo(line)
+
+
+def _checkpoints(chosen: list[Stored]) -> Iterator[str]:
+    """A line for every model of which there are rows on several weights."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for entry in chosen:
+        asked, weights = entry.row["requested"], (entry.row.get("provenance") or {}).get("fingerprint")
+        found.setdefault((asked.get("model"), asked.get("dtype")), set()).update([weights] if weights else [])
+    for (model, dtype), weights in found.items():
+        if len(weights) > 1:
+            names = ", ".join(sorted(name[:12] for name in weights))
+            yield f"{model} ({dtype}): rows of {len(weights)} checkpoints of this name, with fingerprints {names}"
 
 
 def _table(chosen: list[Stored]) -> Table:

@@ -40,7 +40,7 @@ def compare(a: Source, b: Source | None = None, *, formats: Sequence[str] | None
     almost = _ordered(near(only_a, only_b, by_format=formats is None))
     apart = [Pair(x, y, [], None, list(obstacles(x, y))) for x, y in almost]
     if not pairs:
-        raise QuantKVError(_nothing(names, ours, theirs, apart))
+        raise QuantKVError(_nothing(names, ours, theirs, apart, formats is None))
     made = [_pair(*pair, formats is None) for pair in _ordered(pairs)]
     return Comparison(*names, made, only_a, only_b, apart)
 
@@ -103,9 +103,11 @@ def _of_format(rows: Iterable[Row], name: str) -> list[Row]:
     return found
 
 
-def _nothing(names: tuple[str, str], a: Sequence[Row], b: Sequence[Row], apart: Sequence[Pair]) -> str:
+def _nothing(
+    names: tuple[str, str], a: Sequence[Row], b: Sequence[Row], apart: Sequence[Pair], by_format: bool
+) -> str:
     """What the two sets do not share, in the setting where that shows."""
-    for name in ("kind", *ASKED, "format"):
+    for name in ("kind", *ASKED, *(["format"] if by_format else [])):
         values = [sorted({str(place(row).get(name)) for row in rows}) for rows in (a, b)]
         if not set(values[0]) & set(values[1]):
             return (

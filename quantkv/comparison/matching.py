@@ -21,8 +21,13 @@ def pair_rows(
     a: Iterable[Row], b: Iterable[Row], *, by_format: bool = True
 ) -> tuple[Pairs, list[Row], list[Row]]:
     """Pairs in the order of ``a``, and what is left of either. Each row is in one pair at most; rows of the
-    very same sample find each other first."""
+    very same sample find each other first.
+
+    Weights that go by one name are told apart: formats are compared on the same weights only, and sets of
+    rows on the same ones where they share any of a model (else a newer checkpoint is compared with an older).
+    """
     a, b = list(a), list(b)
+    shared = {_model(row) for row in a if _weights(row)} if not by_format else _shared(a, b)
     there = defaultdict(list)
     for j, row in enumerate(b):
         there[_place(row, by_format)].append(j)
@@ -30,7 +35,7 @@ def pair_rows(
         (_distance(row, b[j]), i, j)
         for i, row in enumerate(a)
         for j in there[_place(row, by_format)]
-        if _same_protocol(row, b[j])
+        if _same_protocol(row, b[j]) and (_model(row) not in shared or _same_weights(row, b[j]))
     ]
     partner: dict[int, int] = {}
     for _, i, j in sorted(options):
@@ -74,6 +79,27 @@ def obstacles(a: Row, b: Row) -> Iterator[str]:
     for name in (*PLACE, *_decisive(a, b)):
         if str(ours.get(name)) != str(theirs.get(name)):
             yield f"{name} {_short(ours.get(name))} → {_short(theirs.get(name))}"
+    if not _same_weights(a, b):
+        yield f"fingerprint {_short(_weights(a))} → {_short(_weights(b))}"
+
+
+def _shared(a: Iterable[Row], b: Iterable[Row]) -> set[tuple[str, str]]:
+    """Models of which both sets have rows on the very same weights."""
+    ours, theirs = ({(_model(row), _weights(row)) for row in rows} for rows in (a, b))
+    return {model for model, weights in ours & theirs if weights}
+
+
+def _same_weights(a: Row, b: Row) -> bool:
+    """False where both rows state their weights' fingerprint, and not the same."""
+    return not _weights(a) or not _weights(b) or _weights(a) == _weights(b)
+
+
+def _weights(row: Row) -> str | None:
+    return (row.get("provenance") or {}).get("fingerprint")
+
+
+def _model(row: Row) -> tuple[str, str]:
+    return str(row["requested"].get("model")), str(row["requested"].get("dtype"))
 
 
 def _question(row: Row, by_format: bool) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Which model was it? A name can move; results are keyed by the revision, the precision and a fingerprint.
+"""Which model was it? A name can move; results are keyed by the precision and a fingerprint of the weights.
 
 The weights' own precision is that of the checkpoint, not of the tensors in memory: a 4-bit GGUF run in
 float32 is still a 4-bit model, and every caption must say so.
@@ -14,7 +14,13 @@ from typing import Any
 
 import torch
 
+from quantkv.models.packaged import PACKAGED_MODELS
+from quantkv.models.synthetic import is_random
+
 SAMPLES_PER_TENSOR = 64
+WORDS = 1 << 16
+"""8-byte words in a block of a checksum."""
+ODD = 0x1E3779B97F4A7C15
 VOLATILE_CONFIG = {
     "_name_or_path",
     "_attn_implementation",
@@ -41,7 +47,7 @@ class Source:
 
 
 def model_identity(model: Any) -> dict[str, str | None]:
-    """``model``, ``revision``, ``weights`` (own precision), ``fingerprint`` (config and sampled weights)."""
+    """``model``, ``revision``, ``weights`` (own precision), ``fingerprint`` (config and weights)."""
     source = getattr(model, "_quantkv_source", None) or _source_of_foreign(model)
     return {
         "model": source.model,
@@ -52,13 +58,17 @@ def model_identity(model: Any) -> dict[str, str | None]:
 
 
 def fingerprint(model: Any) -> str:
-    """SHA-256 over the configuration and a fixed sample of every parameter and buffer."""
+    """SHA-256 over the configuration and every parameter and buffer: a fixed sample of each where the name
+    pins them (packaged and random models), else a checksum of all their bytes."""
+    source = getattr(model, "_quantkv_source", None)
+    pinned = source is not None and (is_random(source.model) or source.model in PACKAGED_MODELS)
+    content = _sample if pinned else _checksum
     digest = hashlib.sha256(_stable_config(model.config).encode())
     for name, tensor in sorted(
         chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]
     ):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(_sample(tensor))
+        digest.update(b"meta" if tensor.is_meta or tensor.numel() == 0 else content(tensor.detach()))
     return digest.hexdigest()
 
 
@@ -101,7 +111,22 @@ def _without_volatile(value: Any) -> Any:
 
 
 def _sample(tensor: torch.Tensor) -> bytes:
-    if tensor.is_meta or tensor.numel() == 0:
-        return b"meta"
-    flat = tensor.detach().reshape(-1)
+    flat = tensor.reshape(-1)
     return flat[:: max(1, flat.numel() // SAMPLES_PER_TENSOR)].to("cpu", torch.float64).numpy().tobytes()
+
+
+def _checksum(tensor: torch.Tensor) -> bytes:
+    """Of all bytes, made where they are: 8-byte words, each times an odd number of its place, summed up block
+    after block, all modulo 2^64."""
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+    if raw.numel() % 8 or raw.storage_offset() % 8:
+        raw = torch.nn.functional.pad(raw, (0, -raw.numel() % 8))
+    total, places = torch.zeros((), dtype=torch.int64, device=raw.device), _places(raw.device)
+    for words in raw.view(torch.int64).split(WORDS):
+        total = total * ODD + (words * places[: len(words)]).sum()
+    return int(total).to_bytes(8, "little", signed=True)
+
+
+def _places(device: torch.device) -> torch.Tensor:
+    mixed = torch.arange(1, WORDS + 1, device=device) * ODD
+    return (mixed ^ (mixed >> 31)) * ODD | 1
