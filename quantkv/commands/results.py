@@ -101,7 +101,8 @@ def _checkpoints(chosen: list[Stored]) -> Iterator[str]:
     for (model, dtype), weights in found.items():
         if len(weights) > 1:
             names = ", ".join(sorted(name[:12] for name in weights))
-            yield f"{model} ({dtype}): rows of {len(weights)} checkpoints of this name, with fingerprints {names}"
+            count = f"rows of {len(weights)} checkpoints of this name"
+            yield f"{model} ({dtype}): {count}, with fingerprints {names}"
 
 
 def _table(chosen: list[Stored]) -> Table:
