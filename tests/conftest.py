@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import later
 
 from quantkv.errors import QuantKVError
 from quantkv.models import load_model, random_model
@@ -25,9 +26,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen: dict[str, int] = {}
     for item in items:
         if "smollm2" in getattr(item, "fixturenames", ()):
             item.add_marker("real")
+        if later(item.nodeid, seen) or item.get_closest_marker("real") or item.get_closest_marker("slow"):
+            item.add_marker("second")
 
 
 @pytest.fixture(autouse=True)
