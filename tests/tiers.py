@@ -1,7 +1,7 @@
 """What `make test` leaves to `make test-all`: tests of the second tier, in one place.
 
-The first tier has every kind of check once, so that it is run before each commit. A test marked `slow`, or one
-that needs the real model, is of the second tier wherever it stands; the others are listed here.
+The first tier has every kind of check once, so that it is run before each commit. A test marked `slow`, or
+one that needs the real model, is of the second tier wherever it stands; the others are listed here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ SPARSE = {
     "test_simulate_rows.py::test_soft_caps_and_sink_logits": 4,
     "test_store_rollback.py::test_going_back_within_the_reserve_is_as_if_never_gone_forward": 3,
 }
-"""Of the cases of these tests every n-th is of the first tier; n shares no factor with the number of values of an
-inner parameter, so that the cases kept go through all of them."""
+"""Of the cases of these tests every n-th is of the first tier."""
 
 LATER = (
     "test_docs.py",
@@ -50,8 +49,8 @@ LATER = (
     "test_sweep_executors.py::test_a_worker_killed_in_the_middle_loses_nothing",
     "test_sweep_executors.py::test_workers_on_one_folder_measure_every_cell_once",
 )
-"""Files and tests that start processes, browsers or whole sweeps; smaller tests of the first tier cover the same
-code without them."""
+"""Files and tests that start processes, browsers or whole sweeps; smaller tests of the first tier cover the
+same code without them."""
 
 
 def later(nodeid: str, seen: dict[str, int]) -> bool:
