@@ -10,17 +10,16 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.kv_shapes import check_fits
 from quantkv.layer import QuantizedLayer
 from quantkv.notices import Notices
 from quantkv.sliding import QuantizedSlidingLayer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
-from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +67,7 @@ class QuantizedCache(DynamicCache):
         if not packs(spec, layer):
             self._reasons[index] = _why_exact(layer)
             return
-        check_fits(spec, kv_shape(self.config, index))
+        check_fits(spec, self.config, index)
         options: dict[str, Any] = {
             "prefill": self.prefill,
             "pads": self._take_pads,
@@ -292,30 +291,9 @@ def cache_argument(model: PreTrainedModel) -> str:
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
-def kv_shape(config: PreTrainedConfig, layer: int) -> tuple[int, int] | None:
-    """(num_key_value_heads, head_dim) as the text config states them for a layer, None where it has no such
-    numbers."""
-    text = config.get_text_config(decoder=True)
-    if getattr(text, "is_heterogeneous", False):
-        text = text.per_layer_config[layer]
-    heads = getattr(text, "num_attention_heads", None)
-    if not isinstance(heads, int):
-        return None
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return getattr(text, "num_key_value_heads", None) or heads, head_dim
-
-
 def packs(spec: CacheSpec, layer: Any) -> bool:
     """Whether the spec packs a layer as transformers builds it: full attention, and windows if it says so."""
     return type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and spec.sliding)
-
-
-def check_fits(spec: CacheSpec, shape: tuple[int, int] | None) -> None:
-    """Raise QuantKVError where a layer of this (num_key_value_heads, head_dim) cannot hold the spec; None
-    leaves it to the tensors."""
-    for tensor, lanes in ((spec.key, KEY_LANES), (spec.value, VALUE_LANES)):
-        if shape is not None:
-            page_layout(tensor.build(), *shape, torch.float32, lanes)
 
 
 def plain_tensors(layer: Any) -> list[Tensor]:

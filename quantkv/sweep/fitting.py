@@ -38,7 +38,8 @@ def fit(config: Any, spec: CacheSpec) -> Fitted:
     """The spec as it can run on a model; unchanged where no layer can hold it."""
     from transformers import DynamicCache
 
-    from quantkv.cache import check_fits, kv_shape, packs
+    from quantkv.cache import packs
+    from quantkv.kv_shapes import check_fits
 
     layers = DynamicCache(config=config).layers
     specs = {index: spec.for_layer(index, len(layers)) for index in range(len(layers))}
@@ -46,7 +47,7 @@ def fit(config: Any, spec: CacheSpec) -> Fitted:
     reasons: dict[int, str] = {}
     for index in packed:
         try:
-            check_fits(specs[index], kv_shape(config, index))
+            check_fits(specs[index], config, index)
         except QuantKVError as error:
             reasons[index] = str(error)
     if len(reasons) == len(packed):
