@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import typer
@@ -21,25 +22,50 @@ from quantkv.commands.paper import paper
 from quantkv.commands.plan import plan
 from quantkv.commands.report import report
 from quantkv.commands.results import results
+from quantkv.commands.streams import READER_GONE, drop_output, prepare
 from quantkv.commands.sweep import sweep
 from quantkv.commands.version import options
 from quantkv.commands.watch import watch
 from quantkv.errors import QuantKVError
+from quantkv.report.escapes import visible
 
 
 class Commands(TyperGroup):
-    """Turns the errors a user can cause into one line and exit code 2."""
+    """Turns the errors a user can cause into one line and exit code 2, whatever the terminal."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        prepare()
+        return super().main(*arguments, **options)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Nothing means anything when it is empty: as a path it would be the working directory."""
+        given = zip(["", *args], args)
+        empty = next((name for before, arg in given if (name := _empty(before, arg))), None)
+        if empty is not None and not ctx.resilient_parsing:
+            raise typer.BadParameter(f"{empty} is empty", ctx=ctx)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except QuantKVError as error:
             for line in str(error).splitlines():
-                typer.echo(f"quantkv: {line}", err=True)
+                typer.echo(f"quantkv: {visible(line)}", err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             typer.echo("quantkv: interrupted", err=True)
             raise typer.Exit(130) from None
+        except BrokenPipeError:
+            drop_output()
+            raise typer.Exit(READER_GONE) from None
+
+
+def _empty(before: str, argument: str) -> str | None:
+    """The option that is given as nothing, or "an argument"; None where something is given."""
+    if re.fullmatch(r"--[\w-]+=", argument):
+        return argument.removesuffix("=")
+    name = before if before.startswith("-") else "an argument"
+    return None if argument else name
 
 
 # Idle OpenMP threads that spin make torch many times slower as soon as anything else runs on the machine.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkv.commands.streams import new_console
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
@@ -200,14 +201,12 @@ def _bind_threads() -> None:
 
 def _run(measure: Measure, file: Path | None, as_markdown: bool) -> None:
     _bind_threads()
-    from rich.console import Console
-
     from quantkv.bench.report import check_writable
 
     check_writable(file)
-    with Console(stderr=True).status("starting") as status:
+    with new_console(stderr=True).status("starting") as status:
         report = measure(status)
-    _show(report, file, as_markdown, Console())
+    _show(report, file, as_markdown, new_console())
 
 
 def _show(report: dict[str, Any], file: Path | None, as_markdown: bool, console: Console) -> None:

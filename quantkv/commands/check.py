@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkv.commands.arguments import Formats, Json, Model
+from quantkv.commands.streams import new_console
 from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL, Thresholds
 
 if TYPE_CHECKING:
@@ -28,13 +29,12 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Is a format fit for a model? Exits with 0 fit, 10 caution, 11 unfit, 3 not measured; the worst one."""
-    from rich.console import Console
 
     from quantkv.sweep.formats import parse_format
 
     thresholds = Thresholds(fit, caution)
     specs = {name: parse_format(name) for name in formats}
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     with console.status("starting") as status:
         from quantkv.evaluation.gate.run import check as measure
         from quantkv.models import load_model

@@ -10,6 +10,7 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.completion import complete_format
+from quantkv.commands.streams import new_console
 from quantkv.commands.wide import print_wide
 
 
@@ -30,7 +31,6 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """What changed from A to B, with intervals. Exits with 12 if a number is worse, 3 if a cell broke."""
-    from rich.console import Console
 
     from quantkv.comparison import compare as look
 
@@ -40,7 +40,7 @@ def compare(
     else:
         from quantkv.comparison.table import comparison_lines
 
-        console = Console()
+        console = new_console()
         for part in comparison_lines(found):
             print_wide(part, console)
     raise typer.Exit(found.exit_code)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from quantkv.commands.arguments import Format, Json, Model
+from quantkv.commands.streams import new_console
 from quantkv.commands.wide import print_wide
 
 
@@ -24,8 +25,7 @@ def describe(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
         return
-    from rich.console import Console
 
-    console = Console()
+    console = new_console()
     for part in found.parts():
         print_wide(part, console)

@@ -10,6 +10,7 @@ EXITS = {
     11: "check: unfit",
     12: "compare: a number got worse",
     130: "interrupted by Ctrl-C",
+    141: "the reader of the output went away, as with `| head`; a sweep goes on without it",
 }
 
 

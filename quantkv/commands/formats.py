@@ -7,6 +7,7 @@ import json
 import typer
 
 from quantkv.commands.arguments import Json
+from quantkv.commands.streams import new_console
 from quantkv.commands.wide import print_wide
 
 
@@ -17,6 +18,5 @@ def formats(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps({"formats": format_records()}, indent=2))
         return
-    from rich.console import Console
 
-    print_wide(formats_table(), Console())
+    print_wide(formats_table(), new_console())

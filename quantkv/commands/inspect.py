@@ -11,6 +11,7 @@ import typer
 
 from quantkv.commands.arguments import Json, Model
 from quantkv.commands.completion import complete_format
+from quantkv.commands.streams import new_console
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
@@ -43,14 +44,13 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Look inside: errors per layer and head, channel statistics, magnitude plots, predicted damage."""
-    from rich.console import Console
 
     from quantkv.sweep.formats import parse_format
 
     if out.exists() and not out.is_dir():
         raise QuantKVError(f"--out {out} is a file: name a folder")
     specs = {name: parse_format(name) for name in formats or []}
-    console = Console(stderr=as_json)
+    console = new_console(stderr=as_json)
     with console.status("starting"):
         from quantkv.data import load_text
         from quantkv.evaluation.inside.inspection import inspect as look

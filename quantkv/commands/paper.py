@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from quantkv.commands.arguments import Json
+from quantkv.commands.streams import new_console
 
 
 def paper(
@@ -18,11 +19,10 @@ def paper(
     as_json: Json = False,
 ) -> None:
     """Make every figure and table of a folder of studies again, from their rows alone."""
-    from rich.console import Console
 
     from quantkv.report.paper import write_paper
 
-    console = Console(stderr=as_json)
+    console = new_console(stderr=as_json)
 
     def tell(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

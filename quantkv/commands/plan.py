@@ -10,6 +10,7 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.completion import complete_format, complete_model
+from quantkv.commands.streams import new_console
 from quantkv.commands.wide import print_wide
 
 
@@ -50,9 +51,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What fits: cache bytes for every format, longest context, largest batch, from a configuration alone."""
-    from rich.console import Console
 
-    with Console(stderr=True).status("reading the configuration"):
+    with new_console(stderr=True).status("reading the configuration"):
         from quantkv.planner import plan as make_plan
 
         found = make_plan(
@@ -75,6 +75,6 @@ def plan(
         return
     from quantkv.planner.table import plan_table
 
-    console = Console()
+    console = new_console()
     for part in plan_table(found):
         print_wide(part, console)

@@ -10,6 +10,7 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.reporting import Written, print_report
+from quantkv.commands.streams import new_console
 from quantkv.errors import QuantKVError
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write tables, figures and a page from the results in a folder."""
-    from rich.console import Console
 
     from quantkv.sweep.results import read_rows
 
@@ -45,7 +45,7 @@ def report(
         chosen = chosen.model_copy(update={"html": html})
     written = Written()
     if rows:
-        console = Console(stderr=as_json)
+        console = new_console(stderr=as_json)
         written = print_report(rows, folder, out or folder / "report", chosen, console, table=not as_json)
     written.problems[:0] = problems
     if as_json and rows:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkv.commands.streams import new_console
 from quantkv.commands.wide import print_wide
 from quantkv.errors import QuantKVError
+from quantkv.report.escapes import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,17 +81,16 @@ def _passes(row: dict[str, Any], filters: dict[str, Any]) -> bool:
 
 
 def _list(chosen: list[Stored], as_json: bool) -> None:
-    from rich.console import Console
 
     if as_json:
         typer.echo(json.dumps([entry.row for entry in chosen], indent=1))
         return
     if chosen:
-        print_wide(_table(chosen), Console())
+        print_wide(_table(chosen), new_console())
     counts = {status: sum(entry.row["status"] == status for entry in chosen) for status in STATUSES}
     typer.echo(", ".join([f"{len(chosen)} rows", *(f"{n} {status}" for status, n in counts.items() if n)]))
     for line in _checkpoints(chosen):
-        typer.echo(line)
+        typer.echo(line if as_json else one_line(line))
 
 
 def _checkpoints(chosen: list[Stored]) -> Iterator[str]:
@@ -114,7 +115,7 @@ def _table(chosen: list[Stored]) -> Table:
         asked, made = entry.row["requested"], entry.row.get("provenance") or {}
         values = [entry.row["kind"], *(asked.get(name) for name in names[1:5]), entry.row["status"]]
         values += [made.get("started"), entry.row.get("reason")]
-        table.add_row(*("" if value is None else str(value) for value in values))
+        table.add_row(*("" if value is None else one_line(str(value)) for value in values))
     return table
 
 

@@ -10,6 +10,7 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.reporting import Written, print_report
+from quantkv.commands.streams import new_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,11 +36,9 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Measure every cell of a sweep that has no result yet, then write the report."""
-    from rich.console import Console
-
     from quantkv.sweep.config import load_config
 
-    console = Console(stderr=as_json)
+    console = new_console(stderr=as_json, lasting=not dry_run)
     options = {"out": out, "executor": executor, "shard": shard}
     named = [f"run.{name}={json.dumps(str(value))}" for name, value in options.items() if value is not None]
     given = [*(overrides or []), *named]
@@ -77,12 +76,10 @@ def _print_summary(summary: Summary, console: Console) -> None:
     parts = [f"{counts['ok']} cells measured", f"{summary.finished_before} were finished before"]
     parts += [f"{counts[status]} {status}" for status in ("failed", "skipped") if counts[status]]
     parts += [f"{summary.elsewhere} dealt with by other workers"] if summary.elsewhere else []
-    console.print(f"{', '.join(parts)}; results in {summary.out}", highlight=False, soft_wrap=True)
+    lines = [f"{', '.join(parts)}; results in {summary.out}"]
     if summary.interrupted:
-        console.print(
-            f"stopped with {summary.unfinished} cells to go; the same command goes on from here",
-            highlight=False,
-            soft_wrap=True,
-        )
+        lines += [f"stopped with {summary.unfinished} cells to go; the same command goes on from here"]
     elif summary.exit_code:
-        console.print("failed cells run again with the same command", highlight=False)
+        lines += ["failed cells run again with the same command"]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

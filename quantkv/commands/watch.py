@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quantkv.commands.streams import new_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -30,7 +32,6 @@ def watch(
     as_json: Annotated[bool, typer.Option("--json", help="print how it stands as JSON and stop")] = False,
 ) -> None:
     """Watch a sweep. Ends with it: 0 done, 3 some cells failed; Ctrl-C ends it earlier with 130."""
-    from rich.console import Console
 
     from quantkv.watching.snapshot import Folder
 
@@ -38,7 +39,7 @@ def watch(
     if as_json:
         typer.echo(json.dumps(watched.look().to_dict(), indent=2))
         return
-    console = Console()
+    console = new_console()
     if once:
         from quantkv.watching.view import view
 

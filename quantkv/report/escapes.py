@@ -70,8 +70,12 @@ _PLAIN_IN_LATEX = re.compile(r"[\u0020-\u007e\u00a0-\u017f–‘’“”†‡�
 
 def one_line(text: str) -> str:
     """Without breaks, and with the code points of what cannot be seen."""
-    words = " ".join(text.split())
-    return "".join(_code_point(c) if _is_unseen(c) else c for c in words)
+    return visible(" ".join(text.split()))
+
+
+def visible(text: str) -> str:
+    """With the code points of what cannot be seen, or would move a terminal's cursor."""
+    return "".join(_code_point(c) if _is_unseen(c) else c for c in text)
 
 
 def _is_unseen(character: str) -> bool:

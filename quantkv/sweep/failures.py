@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from quantkv.errors import QuantKVError
+from quantkv.report.escapes import one_line
 
 OUT_OF_MEMORY = "out of memory"
 _WORDS = re.compile(
@@ -40,14 +41,15 @@ class WorkerLost(BrokenOff):
 
 def describe(error: BaseException) -> str:
     """One line; the kind of error too when it is not one of ours."""
-    text = " ".join(str(error).split())
+    text = str(error)
     if not isinstance(error, QuantKVError | BrokenOff | MeasureError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return reason(text)
 
 
 def reason(text: str) -> str:
-    """``text``, opened by "out of memory" where it is a way of saying so."""
+    """``text`` in a line that any terminal can show, opened by "out of memory" where that is what it says."""
+    text = one_line(text)
     if text.startswith(OUT_OF_MEMORY) or not _WORDS.search(text):
         return text
     return f"{OUT_OF_MEMORY} ({text})"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 from quantkv.errors import QuantKVError
 from quantkv.named import presets
 from quantkv.peers.peer import PREFIX, Peer, parse_peer
+from quantkv.report.escapes import visible
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
 from quantkv.sweep.messages import nearest
@@ -57,6 +58,8 @@ class FormatEntry(BaseModel):
 
     @model_validator(mode="after")
     def _parse(self) -> FormatEntry:
+        if visible(self.name) != self.name:
+            raise ValueError(f"the name {self.name!r} has characters that cannot be shown")
         if self.peer is not None and (self.spec or self.layers):
             raise ValueError("a peer takes a name and python; a format on a press is PRESS+FORMAT")
         if self.python is not None and self.peer is None:

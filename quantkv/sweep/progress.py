@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from quantkv.report.escapes import visible
 from quantkv.sweep.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ def time_left(seconds: float, unknown: Mapping[str, int]) -> str:
     return f"{known + ' +' if known else 'time left'} unknown for {cells} cells"
 
 
+def _shown(text: str) -> str:
+    return escape(visible(text))
+
+
 class Display:
     """Counts finished cells and says what is running and how long the rest will take."""
 
@@ -66,16 +71,16 @@ class Display:
             self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._print(f"[yellow]note[/] {escape(text)}")
+        self._print(f"[yellow]note[/] {_shown(text)}")
 
     def _print(self, line: str) -> None:
         """A line of a log stays one line, however long."""
         self.console.print(line, highlight=False, soft_wrap=not self.console.is_terminal)
 
     def doing(self, text: str) -> None:
-        self._bar.update(self._task, description=escape(text), left=self._left())
+        self._bar.update(self._task, description=_shown(text), left=self._left())
         if not self._live:
-            self._print(f"{self._counter()} {escape(text)}")
+            self._print(f"{self._counter()} {_shown(text)}")
 
     def running(self, block: Block) -> None:
         head = block.head
@@ -85,7 +90,7 @@ class Display:
     def step(self, what: str, done: int, total: int) -> None:
         """Where inside a block the measurement is; only the live bar shows it."""
         if self._live:
-            self._bar.update(self._task, left=f"{escape(what)} {done}/{total}  {self._left()}")
+            self._bar.update(self._task, left=f"{_shown(what)} {done}/{total}  {self._left()}")
 
     def known(self, cell: Cell, row: dict | None = None) -> None:
         """A cell that need not run: finished before, or another worker's."""
@@ -98,7 +103,7 @@ class Display:
         self.known(cell)
         if status != "ok" or not self._live:
             tail = f": {reason}" if reason else f"  {seconds:.1f} s  {self._left()}"
-            self._print(f"{self._counter()} {escape(cell.title)}  {_MARKS[status]}{escape(tail)}")
+            self._print(f"{self._counter()} {_shown(cell.title)}  {_MARKS[status]}{_shown(tail)}")
 
     @property
     def _done(self) -> int:

@@ -18,6 +18,7 @@ from rich.console import Console
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation.provenance import Clock
 from quantkv.evaluation.rows import build_row
+from quantkv.report.escapes import one_line
 from quantkv.sweep.answers import UNOPENED
 from quantkv.sweep.claims import Claims, prepare_folder
 from quantkv.sweep.config import ModelEntry, Sweep
@@ -322,6 +323,8 @@ class _Runner:
         if result["status"] == "failed":
             result = {**result, "reason": reason(result.get("reason") or "")}
             self.limits.learn(cell, result["reason"])
+        elif result.get("reason"):
+            result = {**result, "reason": one_line(result["reason"])}
         self._write(cell, session.row(cell, result, self.keys[id(cell)]), result)
 
     def _write(self, cell: Cell, row: Row, result: Result) -> None:

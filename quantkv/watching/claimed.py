@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quantkv.report.escapes import visible
 from quantkv.sweep.claims import is_stale
 
 
@@ -67,4 +68,4 @@ def _read(path: Path) -> Claim | None:
     named = isinstance(owner, dict) and "host" in owner
     worker = f"{owner['host']} process {owner.get('pid')}" if named else "unknown"
     title = str(owner.get("cell") or "") if named else ""
-    return Claim(path.stem, title, worker, age, is_stale(path))
+    return Claim(path.stem, visible(title), visible(worker), age, is_stale(path))

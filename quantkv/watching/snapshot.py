@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
+from quantkv.report.escapes import one_line
 from quantkv.sweep.results import Row, read_rows
 from quantkv.watching.claimed import Claim, is_being_worked_on, read_claims, workers
 
@@ -125,7 +126,8 @@ class Folder:
 def failure(row: Row) -> str:
     """``quality int4-head at 512: out of memory``."""
     asked = row["requested"]
-    return f"{row['kind']} {asked['format']} at {asked['context']}: {row.get('reason') or 'no reason given'}"
+    words = f"{row['kind']} {asked['format']} at {asked['context']}: {row.get('reason') or 'no reason given'}"
+    return one_line(words)
 
 
 def time_of(file: Path) -> float:

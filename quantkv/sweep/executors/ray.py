@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
+from quantkv.report.escapes import one_line
 from quantkv.sweep.config import Ray, Sweep
 from quantkv.sweep.executors import apart, needed, share
 from quantkv.sweep.runner import Tried
@@ -46,7 +47,8 @@ def _run(ray: Any, sweep: Sweep, settings: Ray, console: Console) -> Summary:
     actors = [actor.remote() for _ in range(count)]
     parts, lost = _collect(ray, [worker.run.remote(apart(sweep), tried) for worker in actors])
     for error in lost:
-        console.print(f"note a ray worker was lost: {error}", highlight=False, soft_wrap=True)
+        words = f"note a ray worker was lost: {one_line(error)}"
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
     if not parts:
         raise QuantKVError(f"no ray worker came to an end: {lost[0]}; finished cells are kept")
     return together(Path(sweep.run.out), parts)

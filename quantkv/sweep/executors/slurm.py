@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
+from quantkv.report.escapes import one_line
 from quantkv.sweep.config import Slurm, Sweep
 from quantkv.sweep.executors import apart, needed, share
 from quantkv.sweep.runner import Tried
@@ -39,7 +40,8 @@ def run(sweep: Sweep, console: Console) -> Summary:
             job.cancel()
         return Summary(Path(sweep.run.out), interrupted=True)
     for error in lost:
-        console.print(f"note a job came to no end: {error}", highlight=False, soft_wrap=True)
+        words = f"note a job came to no end: {one_line(error)}"
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
     if not parts:
         raise QuantKVError(f"no job came to an end: {lost[0]}; finished cells are kept")
     return together(Path(sweep.run.out), parts)

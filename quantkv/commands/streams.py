@@ -1,0 +1,68 @@
+"""Standard output and error as they come: terminals without all characters, readers that go away."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STAND_INS = {
+    "…": "...", "×": "x", "✗": "x", "÷": "/", "Δ": "d", "·": ".", "•": "*", "°": " deg", "µ": "u", "μ": "u",
+    "→": "->", "≥": ">=", "≤": "<=", "≈": "~", "±": "+-", "∞": "inf", "σ": "sd",
+    "—": "-", "–": "-", "−": "-", "━": "-", "╸": "-", "╺": "-", "─": "-", "│": "|",
+    "‘": "'", "’": "'", "“": '"', "”": '"',
+}  # fmt: skip
+HANDLER = "quantkv-stand-ins"
+READER_GONE = 141
+"""As a shell has it for a command that such a pipe ends."""
+
+
+def prepare() -> None:
+    """From now on a character that a stream's encoding lacks is printed as one that it has."""
+    codecs.register_error(HANDLER, _stand_in)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=HANDLER)
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_plain, error.object[error.start : error.end])), error.end
+
+
+def _plain(character: str) -> str:
+    if "\u2800" <= character <= "\u28ff":  # the wheel that turns
+        return "*"
+    letter = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return STAND_INS.get(character) or letter or "?"
+
+
+def drop_output() -> None:
+    """What is printed from now on goes nowhere: its reader is gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def new_console(*, stderr: bool = False, lasting: bool = False) -> Console:
+    """A console of rich. A reader that goes ends the command, unless it is to last: a sweep's results are not
+    what it prints."""
+    from rich.console import Console
+
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            if not lasting:
+                raise BrokenPipeError
+            drop_output()
+
+    return _Console(stderr=stderr)
