@@ -63,15 +63,18 @@ def grid(settings: Sweep) -> dict[str, Any]:
 def _table(cells: list[Cell], costs: dict[int, Cost], free: int) -> Table:
     from rich.table import Table
 
+    from quantkv.report.parts import subject_of, titles
     from quantkv.sweep.grid import blocks
 
+    found = blocks(cells)
+    models = titles([subject_of({"requested": block.head.requested()}) for block in found])
     table = Table("kind", "model", "context", "batch", "seed", "prefill", "formats", box=None, pad_edge=False)
-    for block in blocks(cells):
+    for block, model in zip(found, models):
         head = block.head
         seed = str(head.seed) if head.kind == "quality" else "-"
         names = ", ".join(_name(cell, costs[id(cell)], free) for cell in block.cells)
         kind = f"{head.kind} {head.part}".strip()
-        table.add_row(kind, head.model.id, str(head.context), str(head.batch), seed, head.prefill, names)
+        table.add_row(kind, model, str(head.context), str(head.batch), seed, head.prefill, names)
     return table
 
 

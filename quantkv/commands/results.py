@@ -109,13 +109,17 @@ def _checkpoints(chosen: list[Stored]) -> Iterator[str]:
 def _table(chosen: list[Stored]) -> Table:
     from rich.table import Table
 
-    names = ("kind", "model", "format", "context", "batch", "status", "measured", "reason")
+    from quantkv.report.parts import asked_of, differing, short
+
+    more = [name for name in differing(entry.row for entry in chosen) if name != "model"]
+    names = ("kind", "model", *more, "format", "context", "batch", "status", "measured", "reason")
     table = Table(*names, box=None, pad_edge=False)
     for entry in chosen:
-        asked, made = entry.row["requested"], entry.row.get("provenance") or {}
-        values = [entry.row["kind"], *(asked.get(name) for name in names[1:5]), entry.row["status"]]
-        values += [made.get("started"), entry.row.get("reason")]
-        table.add_row(*("" if value is None else one_line(str(value)) for value in values))
+        row, made = entry.row, entry.row.get("provenance") or {}
+        found = row["requested"] | {name: short(value) for name, value in asked_of(row).items()}
+        found |= {"kind": row["kind"], "status": row["status"]}
+        found |= {"measured": made.get("started"), "reason": row.get("reason")}
+        table.add_row(*("" if found.get(name) is None else one_line(str(found[name])) for name in names))
     return table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -13,9 +13,12 @@ from rich.text import Text
 from quantkv.comparison.changes import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Change
 from quantkv.comparison.outcome import Comparison, Pair
 from quantkv.report.numbers import DASH, compact, compact_interval, fixed, significant, with_interval
+from quantkv.report.parts import asked_of, differing, short, subject_of, title, told
 
 VERDICTS = (WORSE, BETTER, UNCLEAR, SAME, UNJUDGED)
 STYLES = {WORSE: "bold red", BETTER: "green"}
+TOLD_ELSEWHERE = ("seed", "prefill", "task", "mode")
+"""Settings that stand beside the context or the kind."""
 CHANCE = 0.025
 """The share of 95 % intervals that lie above no change where nothing changed."""
 
@@ -28,13 +31,15 @@ def comparison_lines(found: Comparison) -> Iterator[RenderableType]:
     if any(change.verdict != SAME for pair in found.pairs for change in pair.changes):
         yield _table(found.pairs)
         yield ""
-    yield from _grouped("not compared", ((pair.obstacle, _name(pair)) for pair in found.pairs))
-    yield from _grouped("differs", ((word, _name(pair)) for pair in found.pairs for word in pair.differences))
-    yield from _grouped("not compared", ((_asked_otherwise(pair), _name(pair)) for pair in found.near))
-    told = {id(row) for pair in found.near for row in (pair.a, pair.b)}
+    of = _subjects(found)
+    names = {id(pair): _name(pair, of) for pair in (*found.pairs, *found.near)}
+    yield from _grouped("not compared", ((pair.obstacle, names[id(pair)]) for pair in found.pairs))
+    yield from _grouped("differs", ((w, names[id(pair)]) for pair in found.pairs for w in pair.differences))
+    yield from _grouped("not compared", ((_asked_otherwise(pair), names[id(pair)]) for pair in found.near))
+    near = {id(row) for pair in found.near for row in (pair.a, pair.b)}
     for name, rows in (("A", found.only_a), ("B", found.only_b)):
-        if alone := [row for row in rows if id(row) not in told]:
-            yield f"only in {name}: {', '.join(_only(alone))}"
+        if alone := [row for row in rows if id(row) not in near]:
+            yield f"only in {name}: {', '.join(_only(alone, of))}"
     for origin in found.origins:
         yield f"{origin.field}: {origin.a} → {origin.b} ({origin.pairs} of {len(found.pairs)} pairs)"
     yield _summary(found)
@@ -42,8 +47,8 @@ def comparison_lines(found: Comparison) -> Iterator[RenderableType]:
 
 def _table(pairs: Sequence[Pair]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    models = {pair.cell()["model"] for pair in pairs}
-    for name in ("kind", *(["model"] if len(models) > 1 else []), "format", "context", "number"):
+    where = [name for name in differing(pair.a for pair in pairs) if name not in TOLD_ELSEWHERE]
+    for name in ("kind", *where, "format", "context", "number"):
         table.add_column(name, no_wrap=True)
     intervals = any(change.low is not None for pair in pairs for change in pair.changes)
     for name in ("A", "B", "change [95 %]" if intervals else "change"):
@@ -53,18 +58,17 @@ def _table(pairs: Sequence[Pair]) -> Table:
     for pair in pairs:
         for change in pair.changes:
             if change.verdict != SAME:
-                table.add_row(
-                    *map(Text, _cells(pair, change, len(models) > 1)), style=STYLES.get(change.verdict)
-                )
+                table.add_row(*map(Text, _cells(pair, change, where)), style=STYLES.get(change.verdict))
     return table
 
 
-def _cells(pair: Pair, change: Change, with_model: bool) -> list[str]:
+def _cells(pair: Pair, change: Change, where: Sequence[str]) -> list[str]:
     cell = pair.cell()
     kind = " ".join(filter(None, (cell["kind"], cell["part"])))
-    where = [kind, *([str(cell["model"])] if with_model else []), _formats(pair), _context(cell)]
+    asked = asked_of(pair.a)
+    place = [kind, *(short(asked.get(name, "")) for name in where), _formats(pair), _context(cell)]
     numbers = [_value(change, change.a), _value(change, change.b), _moved(change)]
-    return [*where, f"{change.metric} ({change.unit})", *numbers, change.verdict, change.how]
+    return [*place, f"{change.metric} ({change.unit})", *numbers, change.verdict, change.how]
 
 
 def _formats(pair: Pair) -> str:
@@ -116,16 +120,25 @@ def _asked_otherwise(pair: Pair) -> str:
     return f"asked for otherwise, {', '.join(pair.differences)}"
 
 
-def _name(pair: Pair) -> str:
+def _subjects(found: Comparison) -> dict[int, str]:
+    """`` of llama · bfloat16`` by the id of a row; nothing where all are of one model."""
+    rows = [row for pair in (*found.pairs, *found.near) for row in (pair.a, pair.b)]
+    rows += [*found.only_a, *found.only_b]
+    subjects = [{name: subject_of(row)[name] for name in ("model", "dtype")} for row in rows]
+    names = told(subjects)
+    return {id(row): f" of {title(own, names)}" if names else "" for row, own in zip(rows, subjects)}
+
+
+def _name(pair: Pair, of: Mapping[int, str]) -> str:
     cell = pair.cell()
-    return f"{cell['kind']} {_formats(pair)} at {_context(cell)}"
+    return f"{cell['kind']} {_formats(pair)}{of[id(pair.a)]} at {_context(cell)}"
 
 
-def _only(rows: Iterable[Any]) -> Iterator[str]:
+def _only(rows: Iterable[Any], of: Mapping[int, str]) -> Iterator[str]:
     """By kind and format, so that a whole missing format is a few words."""
-    counts = Counter((row["kind"], row["requested"]["format"]) for row in rows)
-    for (kind, name), count in counts.items():
-        yield f"{kind} {name}" + (f" × {count}" if count > 1 else "")
+    counts = Counter((row["kind"], row["requested"]["format"], of[id(row)]) for row in rows)
+    for (kind, name, subject), count in counts.items():
+        yield f"{kind} {name}{subject}" + (f" × {count}" if count > 1 else "")
 
 
 def _summary(found: Comparison) -> str:

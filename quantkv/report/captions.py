@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from quantkv.report.columns import RATIO, REFERENCE_MARK
 from quantkv.report.drift import drifted
 from quantkv.report.names import INTERVALS, TITLES
 from quantkv.report.numbers import compact, missing
+from quantkv.report.parts import Parts, machine_words, short
 from quantkv.report.summary import (
     CAUTION_KL,
     UNFIT_KL,
@@ -33,13 +34,23 @@ BITS = (
 PACKAGES = ("quantkv", "torch", "transformers")
 
 
+class Told(Protocol):
+    """A study, or a group of rows of retrieval or generation."""
+
+    @property
+    def identity(self) -> Parts: ...
+    @property
+    def told(self) -> tuple[str, ...]: ...
+
+
 def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
     """Plain sentences about how the study's numbers, or only those of some kinds, were made."""
     if source := citation(study.rows[0]):
         return f"{study.model}. From {source}; not measured here, so not to be ranked with other tables."
     wanted = tuple(kinds) if kinds is not None else ("quality", "speed", "memory")
     rows = [row for row in study.rows if row["kind"] in wanted]
-    parts = [f"{study.model} ({', '.join([*precision(study.rows), f'batch {study.batch}'])})."]
+    made = [*precision(study.rows), *fingerprint(study), f"batch {study.batch}"]
+    parts = [f"{study.model} ({', '.join(made)})."]
     makers: dict[str, Callable[[list[Row]], str]] = {"quality": _quality, "speed": _speed, "memory": _memory}
     for kind, maker in makers.items():
         of_kind = [row for row in rows if row["kind"] == kind]
@@ -47,11 +58,11 @@ def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
             parts.append(maker(of_kind))
         if kind == "speed" and of_kind:
             parts.append(drifted(study))
-    notes = (f"{note}." for note in study.notes)
+    notes = (f"{note}." for note in (*study.notes, *study.warnings))
     return " ".join(filter(None, (*parts, _policy(rows), environment(rows), *notes)))
 
 
-def title(name: str, study: Study) -> str:
+def figure_title(name: str, study: Study) -> str:
     """What a figure of the study shows, with intervals where it has any."""
     number, end = INTERVALS.get(name, ("", ""))
     if number and study.frame[number].notna().any():
@@ -81,15 +92,16 @@ def marks(study: Study) -> list[str]:
 def precision(rows: Sequence[Row]) -> list[str]:
     """The weights' own precision, that of the computation, and the checkpoint's revision."""
     weights = _list(made_of(row, "weights") for row in rows)
-    revision = _list(_digest(made_of(row, "revision")) for row in rows)
+    revision = _list(short(made_of(row, "revision") or "") for row in rows)
     dtype = _list(requested(row, "dtype") for row in rows)
     known = {"weights": weights, "computed in": dtype, "revision": revision}
     return [f"{word} {value}" for word, value in known.items() if value]
 
 
-def _digest(revision: str | None) -> str:
-    """The first digits of a hash, whatever names the kind of hash in front of it."""
-    return (revision or "").rsplit(":", 1)[-1][:HASH_DIGITS]
+def fingerprint(found: Told) -> list[str]:
+    """That of config and weights, where it sets tables apart."""
+    told = "fingerprint" in found.told
+    return [f"fingerprint {short(found.identity['fingerprint']) or 'unknown'}"] if told else []
 
 
 def _quality(rows: list[Row]) -> str:
@@ -176,25 +188,10 @@ def _is_packed(row: Row) -> bool:
 def environment(rows: Iterable[Row]) -> str:
     """Machine and versions of rows, empty where none says."""
     provenance = [row["provenance"] for row in rows if row.get("provenance")]
-    machines = _list(_machine(made.get("machine") or {}) for made in provenance)
+    machines = _list(machine_words(made.get("machine") or {}) for made in provenance)
     versions = ((name, _list(made.get(name) for made in provenance)) for name in PACKAGES)
     software = ", ".join(f"{name} {version}" for name, version in versions if version)
     return f"Machine: {'; '.join(filter(None, (machines, software)))}." if machines else ""
-
-
-def _machine(machine: dict[str, Any]) -> str:
-    ram = machine.get("ram_gb")
-    parts = [
-        machine.get("gpu"),
-        machine.get("cpu"),
-        _cores(machine.get("cores")),
-    ]
-    parts.append(f"{ram:.0f} GB" if isinstance(ram, int | float) else None)
-    return ", ".join(str(part) for part in parts if part)
-
-
-def _cores(count: Any) -> str | None:
-    return f"{count} core" + ("" if count == 1 else "s") if count else None
 
 
 def _list(values: Iterable[Any]) -> str:

@@ -34,9 +34,10 @@ class Extra:
 def extra_figures(rows: Sequence[Row], inspections: Iterable[Path]) -> list[Extra]:
     """Those that can be drawn: retrieval needs rows with numbers, layers inspections of some format."""
     found = [group for group in groups(rows, "retrieval") if any(row["status"] == "ok" for row in group.rows)]
+    several = len(found) > 1
     needles = [
-        Extra("retrieval", stem, caption(group), partial(_needles, group))
-        for stem, group in _numbered("retrieval", found)
+        Extra("retrieval", f"retrieval-{group.slug}" if several else "retrieval", caption(group), draw)
+        for group, draw in ((group, partial(_needles, group)) for group in found)
     ]
     folders = [folder for folder in inspections if (folder / ERRORS).read_text(encoding="utf-8").strip()]
     layers = [

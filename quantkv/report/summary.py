@@ -10,14 +10,25 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL
 from quantkv.report.numbers import missing
+from quantkv.report.parts import (
+    SEPARATOR,
+    Parts,
+    fingerprint_of,
+    said,
+    short,
+    subject_of,
+    title,
+    told_of_each,
+    words,
+)
 from quantkv.report.style import BASELINE, rank
 
 Row = Mapping[str, Any]
@@ -26,6 +37,7 @@ Conditions = tuple[str, str, str]
 
 KINDS = ("quality", "speed", "memory")
 FLAG_SEPARATOR = "; "
+OTHER_WEIGHTS = "other weights were measured under this name too: {own} here, {others} in tables of their own"
 
 IDENTITY = (
     "model", "revision", "weights", "dtype", "attn", "batch", "label", "format", "spec", "context", "seed",
@@ -64,14 +76,28 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Study:
-    """One comparison: ``frame`` has a record per format, context and seed, made from ``rows``."""
+    """One comparison: ``frame`` has a record per format, context and seed, made from ``rows``.
 
-    model: str
-    batch: int
-    slug: str
+    ``identity`` is what every row of it shares, ``told`` the names of those parts that other studies do not
+    share, ``title`` says them in words, and ``slug`` in a file's name.
+    """
+
+    identity: Parts
     frame: pd.DataFrame
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    title: str = ""
+    slug: str = ""
+
+    @property
+    def model(self) -> str:
+        return self.identity["model"]
+
+    @property
+    def batch(self) -> int:
+        return int(self.identity["batch"])
 
     def records(self) -> list[Record]:
         return [
@@ -81,19 +107,31 @@ class Study:
 
 def studies(rows: Iterable[Row]) -> list[Study]:
     """The rows split into comparisons, in the order of model, batch and protocol."""
-    found: list[Study] = []
     usable = [row for row in rows if row.get("kind") in KINDS]
-    for base in _split(usable, _base):
-        split = _protocol_groups(base)
-        for index, group in enumerate(split):
-            found.append(_study(group, suffix=f"protocol{index + 1}" if len(split) > 1 else ""))
-    return _distinct_slugs(found)
+    return named([study for base in _split(usable, _base) for study in _of_base(base)])
+
+
+def _of_base(rows: Sequence[Row]) -> Iterator[Study]:
+    """The studies of one model in one precision."""
+    checkpoints = by_weights(rows)
+    for fingerprint, own in checkpoints.items():
+        others = [short(other) or "unknown" for other in checkpoints if other != fingerprint]
+        warnings = (OTHER_WEIGHTS.format(own=short(fingerprint) or "unknown", others=", ".join(others)),)
+        for wanted, group in _protocol_groups(own):
+            parts = _parts(group[0], wanted) | {"fingerprint": fingerprint}
+            yield _study(group, parts, warnings if others else ())
 
 
 def summary_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """All studies in one frame with every number in full precision."""
-    frames = [study.frame for study in studies(rows)]
+    frames = [_telling(study) for study in studies(rows)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
+
+
+def _telling(study: Study) -> pd.DataFrame:
+    """With a column for each part that only some studies share, where the frame has none."""
+    names = [name for name in study.told if name not in COLUMNS]
+    return study.frame.assign(**{name.replace(".", "_"): study.identity.get(name) for name in names})
 
 
 def requested(row: Row, name: str) -> Any:
@@ -157,13 +195,40 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _protocol_groups(rows: Sequence[Row]) -> list[list[Row]]:
+def by_weights(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of one name by the fingerprint of what was loaded under it; those that never loaded anything stand
+    with each."""
+    known = {fingerprint_of(row) for row in rows} - {""}
+    if len(known) < 2:
+        return {next(iter(known), ""): list(rows)}
+    known |= {fingerprint_of(row) for row in rows if row.get("status") == "ok"}
+    return {own: [row for row in rows if _has_weights(row, own)] for own in sorted(known)}
+
+
+def _has_weights(row: Row, wanted: str) -> bool:
+    own = fingerprint_of(row)
+    return own == wanted or (not own and row.get("status") != "ok")
+
+
+def _protocol_groups(rows: Sequence[Row]) -> Iterator[tuple[dict[str, Conditions | None], list[Row]]]:
     """A group per combination of the three kinds' conditions; a cell that fits several stands in each."""
     values: list[list[Conditions | None]] = []
     for kind in KINDS:
         values.append([*_condition_values([row for row in rows if row["kind"] == kind])] or [None])
-    combinations = (dict(zip(KINDS, wanted)) for wanted in itertools.product(*values))
-    return [[row for row in rows if _fits(row, wanted[row["kind"]])] for wanted in combinations]
+    for conditions in itertools.product(*values):
+        wanted = dict(zip(KINDS, conditions))
+        yield wanted, [row for row in rows if _fits(row, wanted[row["kind"]])]
+
+
+def _parts(row: Row, wanted: Mapping[str, Conditions | None]) -> dict[str, str]:
+    """What sets a study apart: what it is of, and the conditions of each kind."""
+    parts = subject_of(row) | {"batch": str(requested(row, "batch") or 1), "citation": citation(row) or ""}
+    for kind, conditions in wanted.items():
+        if conditions is not None:
+            attn, protocol, device = conditions
+            own = {"attn": attn} | json.loads(protocol) | json.loads(device)
+            parts |= {f"{kind}.{name}": said(value) for name, value in own.items() if value not in (None, "")}
+    return parts
 
 
 def _condition_values(rows: Sequence[Row]) -> list[Conditions]:
@@ -187,7 +252,7 @@ def _fits(row: Row, wanted: Conditions | None) -> bool:
     return (protocol, device) == wanted[1:]
 
 
-def _study(rows: Sequence[Row], suffix: str) -> Study:
+def _study(rows: Sequence[Row], identity: Parts, warnings: tuple[str, ...]) -> Study:
     current, notes = _newest_metrics(rows)
     labels = labels_of(current)
     cells: dict[tuple[Any, ...], Record] = {}
@@ -203,9 +268,7 @@ def _study(rows: Sequence[Row], suffix: str) -> Study:
     ordered = sorted(
         cells.values(), key=lambda r: (r["context"], rank(r["label"], bits.get(r["label"])), r["seed"])
     )
-    model, batch = str(requested(rows[0], "model")), int(requested(rows[0], "batch") or 1)
-    slug = "-".join(filter(None, (_slug(model), str(requested(rows[0], "dtype")), f"b{batch}", suffix)))
-    return Study(model, batch, slug, _frame(ordered), tuple(current), notes)
+    return Study(identity, _frame(ordered), tuple(current), notes, warnings)
 
 
 def _bits(records: Iterable[Record]) -> dict[str, float]:
@@ -286,15 +349,30 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
     return frame
 
 
-def _slug(model: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", model.lower().rstrip("/").rsplit("/", 1)[-1]).strip("-")
+def named(found: Sequence[Study]) -> list[Study]:
+    """Titles and slugs that tell the studies apart; numbered where nothing does."""
+    each = told_of_each([study.identity for study in found])
+    titles = _distinct([title(study.identity, names) for study, names in zip(found, each)], SEPARATOR)
+    slugs = _distinct([_slug(study.identity, names) for study, names in zip(found, each)], "-")
+    return [
+        replace(study, told=tuple(names), title=own, slug=slug)
+        for study, names, own, slug in zip(found, each, titles, slugs)
+    ]
 
 
-def _distinct_slugs(found: Sequence[Study]) -> list[Study]:
-    counts: dict[str, int] = {}
-    result = []
-    for study in found:
-        counts[study.slug] = counts.get(study.slug, 0) + 1
-        name = study.slug if counts[study.slug] == 1 else f"{study.slug}-{counts[study.slug]}"
-        result.append(Study(study.model, study.batch, name, study.frame, study.rows, study.notes))
-    return result
+def _slug(own: Parts, names: Iterable[str]) -> str:
+    """``llama-bfloat16-b1``, and in words the other parts that only some studies share."""
+    said = [_last(own["model"]), own["dtype"], f"b{own['batch']}"]
+    more = [name for name in names if name not in ("model", "dtype", "batch") and own.get(name)]
+    said += [words(name, _last(own[name])) for name in more]
+    return "-".join(filter(None, (re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in said)))
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _distinct(names: Sequence[str], separator: str) -> list[str]:
+    """Names that occur again get a number."""
+    counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
+    return [name if n == 1 else f"{name}{separator}{n}" for name, n in zip(names, counts)]

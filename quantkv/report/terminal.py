@@ -36,11 +36,12 @@ def terminal_table(rows: Iterable[Row], console: Console | None = None) -> None:
 
 def _print_study(study: Study, console: Console) -> None:
     records = study.records()
-    console.print(Text(study.model, style="bold"))
+    console.print(Text(study.title, style="bold"))
     for table in _fitted(shown_columns(records), records, console):
         print_wide(table, console)
         console.print()
-    for words, style in _remarks(records) + [(line, "dim") for line in (*marks(study), caption(study))]:
+    said = [(warning, "yellow") for warning in study.warnings] + _remarks(records)
+    for words, style in said + [(line, "dim") for line in (*marks(study), caption(study))]:
         console.print(Text(words, style=style), soft_wrap=not console.is_terminal)
 
 

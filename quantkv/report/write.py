@@ -15,7 +15,7 @@ from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
 from quantkv.report.behaviour.groups import KINDS as BEHAVIOUR
 from quantkv.report.behaviour.tables import behaviour_tables
-from quantkv.report.captions import caption, title
+from quantkv.report.captions import caption, figure_title
 from quantkv.report.escapes import markdown
 from quantkv.report.extras import Extra, described, extra_figures
 from quantkv.report.names import FIGURES, KINDS_OF, OTHER_NAMES
@@ -198,11 +198,11 @@ def _tables(
 
 def _section(study: Study, plan: Plan, wanted: Sequence[str]) -> str:
     """One study in Markdown: table, caption, figures, and what could not be drawn."""
-    batch = f", batch {study.batch}" if study.batch > 1 else ""
-    lines = [f"## {markdown(study.model)}{batch}", "", markdown_table(study)]
+    batch = "" if study.batch == 1 or "batch" in study.told else f", batch {study.batch}"
+    lines = [f"## {markdown(study.title)}{batch}", "", markdown_table(study)]
     for name, files in plan.items():
         shown = next((file for file in files if file.endswith((".png", ".svg"))), None)
-        said = title(name, study)
+        said = figure_title(name, study)
         lines += [f"![{said}]({shown})", "", said, ""] if shown else []
     absent = [name for name in wanted if name in KINDS_OF and name not in plan]
     lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and plan else []
@@ -216,7 +216,7 @@ def _tex_figures(
     texts = []
     for study in found:
         for name, files in plan[study.slug].items():
-            said = f"{title(name, study)} {caption(study, KINDS_OF[name])}"
+            said = f"{figure_title(name, study)} {caption(study, KINDS_OF[name])}"
             wide = _width(name, "one-column") == "two-column"
             texts.append(latex_figure(_included(files), said, wide=wide))
     for extra in extras:

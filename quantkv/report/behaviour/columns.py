@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from quantkv.evaluation.hits import SIGNIFICANT
 from quantkv.report import numbers
 from quantkv.report.behaviour.groups import PARTS, Group, Row, part_of
-from quantkv.report.captions import environment, precision
+from quantkv.report.captions import environment, fingerprint, precision
 
 Section = Mapping[str, Any]
 
@@ -119,7 +119,7 @@ def remarks(group: Group) -> list[str]:
 def caption(group: Group) -> str:
     """How the numbers were made."""
     said = group.protocol
-    model = f"{group.model} ({', '.join(precision(group.rows))})"
+    model = f"{group.model} ({', '.join([*precision(group.rows), *fingerprint(group)])})"
     made_on = environment(group.rows)
     text = f"text {said.get('text')} (sha256 {str(said.get('text_sha256'))[:12]})"
     if group.kind == "generation":

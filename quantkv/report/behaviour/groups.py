@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from quantkv.report.parts import Parts, said, subject_of, title, told_of_each
 from quantkv.report.style import rank
+from quantkv.report.summary import by_weights
 
 Row = Mapping[str, Any]
 KINDS = ("retrieval", "generation")
@@ -17,12 +20,26 @@ OF_A_MODE = ("temperature", "top_p")
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of one kind in the order of a table: task or mode, context, format, seed."""
+    """Rows of one kind in the order of a table: task or mode, context, format, seed.
+
+    ``title`` is the model, with those of dtype, weights and protocol that other groups of the kind do not
+    share; ``told`` are the names of these.
+    """
 
     kind: str
-    model: str
+    identity: Parts
     protocol: Mapping[str, Any]
     rows: tuple[Row, ...]
+    told: tuple[str, ...] = ()
+    title: str = ""
+
+    @property
+    def model(self) -> str:
+        return self.identity["model"]
+
+    @property
+    def slug(self) -> str:
+        return re.sub(r"[^a-z0-9.]+", "-", self.title.lower()).strip("-")
 
     @property
     def parts(self) -> list[str]:
@@ -35,13 +52,22 @@ class Group:
 
 
 def groups(rows: Iterable[Row], kind: str) -> list[Group]:
-    """The rows of a kind, apart where model, dtype or protocol differ; failed ones too."""
-    found: dict[str, list[Row]] = {}
+    """The rows of a kind, apart where model, dtype, weights or protocol differ; failed ones too."""
+    models: dict[str, list[Row]] = {}
     for row in rows:
         if row["kind"] == kind:
             model = [row["requested"].get(name) for name in ("model", "revision", "dtype")]
-            found.setdefault(json.dumps([model, _shared(row)], sort_keys=True), []).append(row)
-    return [_group(kind, found[name]) for name in sorted(found)]
+            models.setdefault(json.dumps([model, _shared(row)], sort_keys=True), []).append(row)
+    found = [
+        _group(kind, own, weights)
+        for name in sorted(models)
+        for weights, own in by_weights(models[name]).items()
+    ]
+    each = told_of_each([group.identity for group in found])
+    return [
+        replace(group, told=tuple(names), title=title(group.identity, names))
+        for group, names in zip(found, each)
+    ]
 
 
 def part_of(row: Row) -> str:
@@ -55,9 +81,11 @@ def _shared(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row["protocol"].items() if name not in own}
 
 
-def _group(kind: str, rows: list[Row]) -> Group:
-    ordered = sorted(rows, key=_place)
-    return Group(kind, str(rows[0]["requested"]["model"]), _shared(rows[0]), tuple(ordered))
+def _group(kind: str, rows: list[Row], fingerprint: str) -> Group:
+    shared = _shared(rows[0])
+    parts = subject_of(rows[0]) | {"fingerprint": fingerprint}
+    parts |= {f"{kind}.{name}": said(value) for name, value in shared.items() if value is not None}
+    return Group(kind, parts, shared, tuple(sorted(rows, key=_place)))
 
 
 def _place(row: Row) -> tuple[Any, ...]:

@@ -24,7 +24,9 @@ def behaviour_tables(rows: Sequence[Row], kinds: Iterable[str]) -> dict[str, str
         found = groups(rows, kind)
         for ending in kinds if found else ():
             texts[f"{kind}.{ending}"] = (
-                _csv(found) if ending == "csv" else "\n".join(writers[ending](group) for group in found)
+                _csv(found)
+                if ending == "csv"
+                else "\n".join(writers[ending](group, len(found) > 1) for group in found)
             )
     return texts
 
@@ -38,7 +40,7 @@ def print_behaviour(rows: Sequence[Row], console: Console) -> bool:
             table.add_column(name, no_wrap=True)
         for line in lines(group):
             table.add_row(*map(Text, line))
-        console.print(Text(f"{group.model}, {group.kind}", style="bold"))
+        console.print(Text(f"{group.title}, {group.kind}", style="bold"))
         print_wide(table, console)
         console.print()
         for words, style in [(why, "yellow") for why in remarks(group)] + [(caption(group), "dim")]:
@@ -46,23 +48,25 @@ def print_behaviour(rows: Sequence[Row], console: Console) -> bool:
     return bool(found)
 
 
-def _markdown(group: Group) -> str:
+def _markdown(group: Group, several: bool) -> str:
+    title = [f"## {markdown(group.title)}", ""] if several else []
     names = header(group)
     body = [pipes([markdown(cell) for cell in line]) for line in lines(group)]
     aligned = [":---", "---:", ":---", *["---:"] * (len(names) - 3)]
     said = " ".join([*(f"{why}." for why in remarks(group)), caption(group)])
-    return "\n".join([pipes(names), pipes(aligned), *body, "", paragraph(said), ""])
+    return "\n".join([*title, pipes(names), pipes(aligned), *body, "", paragraph(said), ""])
 
 
-def _latex(group: Group) -> str:
+def _latex(group: Group, several: bool) -> str:
     """A ``table*`` for booktabs."""
+    label = f"{group.kind}-{group.slug}" if several else group.kind
     names = header(group)
     table = [
         r"% needs \usepackage{booktabs,graphicx}",
         r"\begin{table*}[t]",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{latex(' '.join([caption(group), *(f'{why}.' for why in remarks(group))]))}}}",
-        rf"\label{{tab:{group.kind}}}",
+        rf"\label{{tab:{label}}}",
         r"\vspace{4pt}",
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}lrl{'r' * (len(names) - 3)}@{{}}}}",

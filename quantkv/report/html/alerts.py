@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.report.html.index import Results, study_names
+from quantkv.report.html.index import Results
 from quantkv.report.numbers import compact
+from quantkv.report.parts import fingerprint_of
 from quantkv.report.summary import Row, protocol_of, requested
 
 LEVELS = ("damaged", "failed", "caution", "flag", "note")
@@ -50,12 +51,12 @@ def _weight(words: str) -> float:
 
 
 def _all(found: Results) -> Iterator[tuple[str, str, str, int]]:
-    several = len({requested(row, "model") for row in found.rows}) > 1
-    for row, label in zip(found.rows, found.labels):
-        name = f"{label} of {requested(row, 'model')}" if several else label
+    several = len(set(found.subjects)) > 1
+    for row, label, subject in zip(found.rows, found.labels, found.subjects):
+        name = f"{label} of {subject}" if several else label
         for level, words in _of_row(row):
             yield level, words, name, int(requested(row, "context") or 0)
-    yield from _verdicts(found, several)
+    yield from _verdicts(found, len(found.studies) > 1)
 
 
 def _of_row(row: Row) -> Iterator[tuple[str, str]]:
@@ -84,7 +85,7 @@ def _verdicts(found: Results, several: bool) -> Iterator[tuple[str, str, str, in
             label, verdict = record["label"], record["verdict"]
             up_to = compact(largest[label, verdict])
             words = "damages the model" if verdict == "unfit" else "use with caution"
-            name = f"{label} of {study.model}" if several else label
+            name = f"{label} of {study.title}" if several else label
             level = "damaged" if verdict == "unfit" else "caution"
             yield level, f"{words}: mean KL up to {up_to} nats per token", name, int(record["context"])
 
@@ -94,8 +95,10 @@ def _where(labels: Mapping[str, list[int]]) -> tuple[str, ...]:
 
 
 def _left_out(found: Results) -> list[Alert]:
-    names = study_names(found.studies)
-    return [Alert("note", note, (name,)) for study, name in zip(found.studies, names) for note in study.notes]
+    """Rows that stand elsewhere or nowhere."""
+    noted = [Alert("note", note, (study.title,)) for study in found.studies for note in study.notes]
+    warned = [Alert("caution", said, (study.title,)) for study in found.studies for said in study.warnings]
+    return warned + noted
 
 
 def _mixed_versions(found: Results) -> list[Alert]:
@@ -115,7 +118,8 @@ def _mixed_versions(found: Results) -> list[Alert]:
 
 def _cell(row: Row) -> tuple[Any, ...]:
     protocol = sorted((str(name), str(value)) for name, value in protocol_of(row).items())
-    return row["kind"], *(str(requested(row, name)) for name in DISTINGUISHING), tuple(protocol)
+    asked = (str(requested(row, name)) for name in DISTINGUISHING)
+    return row["kind"], fingerprint_of(row), *asked, tuple(protocol)
 
 
 def _twice(found: Results, numbers: list[int]) -> str:

@@ -26,7 +26,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Line:
-    """One line: what filters look at, the rows it opens, and its cells; the first cell names the format."""
+    """One line: what filters look at, the rows it opens, and its cells; the first cell names the format.
+
+    ``model`` says dtype and weights too where those differ.
+    """
 
     format: str
     model: str

@@ -11,7 +11,7 @@ from typing import Any
 
 from quantkv.report.curves import METRICS, Curve, curves, per_context, with_baseline
 from quantkv.report.drift import drifted
-from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records, study_names
+from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records
 from quantkv.report.html.looks import looks
 from quantkv.report.html.tasks import task_charts
 from quantkv.report.html.titles import against
@@ -73,14 +73,11 @@ BOUNDS = [{"y": CAUTION_KL, "text": "caution"}, {"y": UNFIT_KL, "text": "unfit"}
 
 def payload(found: Results) -> Payload:
     """Everything the scripts of the page read; plain JSON."""
-    names = study_names(found.studies)
-    plotted = [
-        _study(study, name, index, found) for index, (study, name) in enumerate(zip(found.studies, names))
-    ]
+    plotted = [_study(study, index, found) for index, study in enumerate(found.studies)]
     return {"rows": [dict(row) for row in found.rows], "labels": list(found.labels), "studies": plotted}
 
 
-def _study(study: Study, name: str, index: int, found: Results) -> Payload:
+def _study(study: Study, index: int, found: Results) -> Payload:
     sources = rows_of_records(study, found.rows)
     charts = [_pareto(study, sources), *(_chart(chart, study, sources, found) for chart in CHARTS)]
     charts += task_charts(study, found)
@@ -88,7 +85,7 @@ def _study(study: Study, name: str, index: int, found: Results) -> Payload:
     contexts = {int(context) for context in study.frame["context"]}
     contexts |= {point["context"] for chart in charts for point in chart["points"]}
     return {
-        "name": name,
+        "name": study.title,
         "contexts": sorted(contexts),
         "formats": looks(labels, f"s{index}f"),
         "charts": [chart for chart in charts if chart["points"] or chart["failed"]],

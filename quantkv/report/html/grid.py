@@ -17,6 +17,7 @@ from quantkv.report.html.index import Results, cell_of_record, rows_of_records
 from quantkv.report.html.joined import joined
 from quantkv.report.html.tasks import part
 from quantkv.report.numbers import missing
+from quantkv.report.parts import short, subject_of, told
 from quantkv.report.style import rank
 from quantkv.report.summary import METRICS, Row, protocol_of, requested
 
@@ -51,7 +52,7 @@ def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
         cells += [_metric(name, section, ends.get(name)) for name in shown]
         cells.append(_remarks(row))
         verdict = verdicts.get(at, "")
-        lines.append(Line(label, str(requested(row, "model")), context, (at,), verdict, tuple(cells)))
+        lines.append(Line(label, found.subjects[at], context, (at,), verdict, tuple(cells)))
     lines.sort(
         key=lambda line: (line.model, _part(found.rows[line.rows[0]]), line.context, rank(line.format))
     )
@@ -73,13 +74,15 @@ def _verdicts(found: Results) -> dict[int, str]:
     return {at: verdict for at, verdict in said.items() if found.rows[at]["kind"] == "quality"}
 
 
-def _settings(rows: Iterable[Row]) -> list[Mapping[str, Any]]:
+def _settings(rows: Sequence[Row]) -> list[Mapping[str, Any]]:
     """What was asked, how and with what engine, as far as it is single values."""
     found: list[Mapping[str, Any]] = []
-    for row in rows:
+    subjects = [subject_of(row) for row in rows]
+    hidden = {"fingerprint"} - set(told(subjects))
+    for row, subject in zip(rows, subjects):
         asked, ran = row.get("requested") or {}, row.get("effective") or {}
-        named = ("model", "revision", "dtype", "batch", "seed")
-        own = {name: asked.get(name) for name in named} | {"engine": ran.get("engine")}
+        own = {name: short(value) for name, value in subject.items() if name not in hidden}
+        own |= {name: asked.get(name) for name in ("batch", "seed")} | {"engine": ran.get("engine")}
         found.append(own | {"status": row.get("status")} | _scalars(protocol_of(row)))
     return found
 

@@ -1,4 +1,4 @@
-"""Where each number comes from: rows by study, format, context, seed and kind, and a name for every study."""
+"""Where each number comes from: rows by study, format, context, seed and kind."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 
 from quantkv.evaluation.rows import KINDS
 from quantkv.report.numbers import missing
-from quantkv.report.summary import Row, Study, labels_of, preference, protocol_of, requested, studies
+from quantkv.report.parts import subject_of, titles
+from quantkv.report.summary import Row, Study, labels_of, preference, requested, studies
 
 
 @dataclass(frozen=True)
 class Results:
-    """All rows in one fixed order, the studies made of them, and the label of each row's format."""
+    """All rows in one fixed order, the studies made of them, and of each row the label of its format and the
+    title of its model: with dtype and weights where those differ."""
 
     rows: tuple[Row, ...]
     studies: tuple[Study, ...]
     labels: tuple[str, ...]
+    subjects: tuple[str, ...]
 
     @property
     def kinds(self) -> list[str]:
@@ -34,7 +37,8 @@ def results(rows: Iterable[Row]) -> Results:
     ordered = sorted(rows, key=_order)
     names = labels_of(ordered)
     labels = tuple(names[requested(row, "spec") or requested(row, "format")] for row in ordered)
-    return Results(tuple(ordered), tuple(studies(ordered)), labels)
+    subjects = tuple(titles([subject_of(row) for row in ordered]))
+    return Results(tuple(ordered), tuple(studies(ordered)), labels, subjects)
 
 
 def _order(row: Row) -> tuple[Any, ...]:
@@ -58,25 +62,6 @@ def cell_of(row: Row) -> tuple[Any, ...]:
 
 def cell_of_record(record: Mapping[str, Any]) -> tuple[Any, ...]:
     return record["spec"] or record["format"], record["context"], record["seed"]
-
-
-def study_names(found: Sequence[Study]) -> list[str]:
-    """The model, and of dtype, batch, text and prefill what differs; numbered where nothing of it does."""
-    parts = [_parts(study) for study in found]
-    telling = [index == 0 or len(set(values)) > 1 for index, values in enumerate(zip(*parts))]
-    names = [" · ".join(part for part, told in zip(own, telling) if told and part) for own in parts]
-    return [
-        name if names.count(name) == 1 else f"{name} · {names[: index + 1].count(name)}"
-        for index, name in enumerate(names)
-    ]
-
-
-def _parts(study: Study) -> tuple[str, ...]:
-    dtype = next((str(requested(row, "dtype")) for row in study.rows if requested(row, "dtype")), "")
-    protocols = [protocol_of(row) for row in study.rows if row["kind"] == "quality"]
-    said = next((protocol for protocol in protocols if protocol), {})
-    prefill = f"prefill {said['prefill']}" if said.get("prefill") else ""
-    return study.model, dtype, f"batch {study.batch}", str(said.get("text") or ""), prefill
 
 
 def number(value: Any) -> float | None:

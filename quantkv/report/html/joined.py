@@ -9,10 +9,11 @@ from typing import Any
 from quantkv.report.behaviour.columns import COLUMNS as OF_TASKS
 from quantkv.report.columns import Column, shown_columns
 from quantkv.report.html.cells import NOTHING, Cell, Grid, Head, Line, whole
-from quantkv.report.html.index import Results, cell_of, cell_of_record, number, rows_of_records, study_names
+from quantkv.report.html.index import Results, cell_of, cell_of_record, number, rows_of_records
 from quantkv.report.html.tasks import part, task_rows
 from quantkv.report.notes import VERDICT_MARKS, notes
 from quantkv.report.numbers import DASH
+from quantkv.report.parts import subject_of
 from quantkv.report.summary import Record, requested
 
 JOINED = "all kinds"
@@ -63,14 +64,14 @@ class _Shape:
 def joined(found: Results) -> Grid:
     shape, lines = _Shape(found), list[Line]()
     alone = set(found.of_kind("retrieval")) | set(found.of_kind("generation"))
-    for study, name in zip(found.studies, study_names(found.studies)):
+    for study in found.studies:
         sources, asked = rows_of_records(study, found.rows), task_rows(study, found)
         alone -= {at for at in asked if cell_of(found.rows[at]) in sources}
         tasks = _by_cell(asked, found)
         for record in study.records():
             own = tasks.get(cell_of_record(record), {})
             rows = (*sources.get(cell_of_record(record), []), *own.values())
-            lines.append(_of_record(shape, record, name, rows, own, found))
+            lines.append(_of_record(shape, record, study.title, rows, own, found))
     lines += _without_record(shape, sorted(alone), found)
     return Grid(JOINED, shape.heads(), tuple(lines))
 
@@ -92,8 +93,10 @@ def _of_record(
     cells += [_cell(column, record) for column in shape.columns]
     cells += [_task(own.get(task), found) for task in shape.tasks]
     cells.append(_notes([_words(record), *_of_tasks(own, found)]))
-    model, context = str(record["model"]), int(record["context"])
-    return Line(record["label"], model, context, tuple(rows), record["verdict"], tuple(cells))
+    subject = found.subjects[rows[0]]
+    return Line(
+        record["label"], subject, int(record["context"]), tuple(rows), record["verdict"], tuple(cells)
+    )
 
 
 def _without_record(shape: _Shape, numbers: Sequence[int], found: Results) -> Iterator[Line]:
@@ -101,16 +104,16 @@ def _without_record(shape: _Shape, numbers: Sequence[int], found: Results) -> It
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at in numbers:
         row = found.rows[at]
-        asked = (str(requested(row, name)) for name in ("model", "revision", "dtype", "batch"))
+        asked = (*subject_of(row).values(), str(requested(row, "batch")))
         groups.setdefault((*asked, *cell_of(row)), []).append(at)
     for members in groups.values():
         row, label = found.rows[members[0]], found.labels[members[0]]
         (own,) = _by_cell(members, found).values()
-        model, context = str(requested(row, "model")), int(requested(row, "context") or 0)
-        cells = _start(shape, label, label, row.get("requested") or {}, model)
+        subject, context = found.subjects[members[0]], int(requested(row, "context") or 0)
+        cells = _start(shape, label, label, row.get("requested") or {}, subject)
         cells += [NOTHING] * len(shape.columns) + [_task(own.get(task), found) for task in shape.tasks]
         cells.append(_notes(_of_tasks(own, found)))
-        yield Line(label, model, context, tuple(own.values()), "", tuple(cells))
+        yield Line(label, subject, context, tuple(own.values()), "", tuple(cells))
 
 
 def _start(shape: _Shape, text: str, label: str, asked: Mapping[str, Any], study: str) -> list[Cell]:

@@ -20,10 +20,10 @@ from quantkv.report.captions import caption, marks
 from quantkv.report.html.alerts import alerts
 from quantkv.report.html.data import payload
 from quantkv.report.html.grid import grids
-from quantkv.report.html.index import Results, results, study_names
+from quantkv.report.html.index import Results, results
 from quantkv.report.html.limits import limits
 from quantkv.report.html.words import words
-from quantkv.report.summary import Row, requested
+from quantkv.report.summary import Row, Study
 from quantkv.sweep.results import strict_json
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ def page(rows: Iterable[Row]) -> str:
     return _template().render(
         title=_title(found),
         facts=_facts(found),
-        sections=[_section(study, name, found) for study, name in _named(found)],
+        sections=[_section(study, found) for study in found.studies],
         alerts=alerts(found),
         grids=grids(found),
         data=data,
@@ -71,17 +71,13 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _named(found: Results) -> list[tuple[Any, str]]:
-    return list(zip(found.studies, study_names(found.studies)))
-
-
-def _section(study: Any, name: str, found: Results) -> dict[str, Any]:
-    said = {"name": name, "words": words(study), "limits": limits(study, found.kinds)}
+def _section(study: Study, found: Results) -> dict[str, Any]:
+    said = {"name": study.title, "words": words(study), "limits": limits(study, found.kinds)}
     return said | {"caption": caption(study), "marks": marks(study)}
 
 
 def _title(found: Results) -> str:
-    models = list(dict.fromkeys(str(requested(row, "model")) for row in found.rows))
+    models = list(dict.fromkeys(found.subjects))
     return f"{', '.join(models[:LISTED])}{', …' if len(models) > LISTED else ''}"
 
 

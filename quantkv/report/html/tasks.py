@@ -1,6 +1,6 @@
 """Retrieval and generation on the page: which rows stand with a study, and a plot for each task of retrieval.
 
-Rows of tasks belong to no study; they stand with the studies of the same model and dtype.
+Rows of tasks belong to no study; they stand with the studies of the same model, weights and dtype.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from quantkv.report.behaviour.groups import KINDS, PARTS, part_of
 from quantkv.report.html.index import Results, number
 from quantkv.report.html.titles import against
 from quantkv.report.numbers import percent
+from quantkv.report.parts import fingerprint_of
 from quantkv.report.summary import Row, Study, citation, requested
 
 SAME = ("model", "revision", "dtype", "batch")
@@ -24,9 +25,14 @@ def task_rows(study: Study, found: Results) -> list[int]:
     """Rows of tasks that were asked of the study's model; none where the study is made of others' numbers."""
     if citation(study.rows[0]):
         return []
-    asked = [requested(study.rows[0], name) for name in SAME]
+    asked, weights = _asked(study.rows[0]), study.identity["fingerprint"]
     numbers = [at for kind in KINDS for at in found.of_kind(kind)]
-    return [at for at in numbers if [requested(found.rows[at], name) for name in SAME] == asked]
+    own = [at for at in numbers if _asked(found.rows[at]) == asked]
+    return [at for at in own if not weights or fingerprint_of(found.rows[at]) in ("", weights)]
+
+
+def _asked(row: Row) -> list[Any]:
+    return [requested(row, name) for name in SAME]
 
 
 def part(row: Row) -> str:
