@@ -81,7 +81,7 @@ def _settings(rows: Sequence[Row]) -> list[Mapping[str, Any]]:
     hidden = {"fingerprint"} - set(told(subjects))
     for row, subject in zip(rows, subjects):
         asked, ran = row.get("requested") or {}, row.get("effective") or {}
-        own = {name: short(value) for name, value in subject.items() if name not in hidden}
+        own: dict[str, Any] = {name: short(value) for name, value in subject.items() if name not in hidden}
         own |= {name: asked.get(name) for name in ("batch", "seed")} | {"engine": ran.get("engine")}
         found.append(own | {"status": row.get("status")} | _scalars(protocol_of(row)))
     return found
