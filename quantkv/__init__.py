@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quantkv.registration import announce
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -12,7 +14,7 @@ _HOMES = {
     "presets": "named",
     "QuantizedCache": "cache",
     "cache_argument": "cache",
-    "use": "hooks",
+    "use": "using",
     "register": "hooks",
     "simulate": "evaluation.simulate",
     "perplexity": "evaluation.perplexity",
@@ -44,13 +46,14 @@ if TYPE_CHECKING:
     from quantkv.evaluation.inside.inspection import inspect
     from quantkv.evaluation.perplexity import perplexity
     from quantkv.evaluation.simulate import simulate
-    from quantkv.hooks import register, use
+    from quantkv.hooks import register
     from quantkv.models import load_model
     from quantkv.named import presets
     from quantkv.planner import plan
     from quantkv.spec import CacheSpec, TensorSpec
     from quantkv.spec_text import parse_spec
     from quantkv.sweep.results import load_results
+    from quantkv.using import use
 
 
 def __getattr__(name: str) -> Any:
@@ -62,3 +65,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+announce()

@@ -7,6 +7,7 @@ import inspect
 import weakref
 from collections.abc import Iterable
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 PREFILLS = ("exact", "final")
 ASKED_FOR_MASK: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantkv_cache", default=None)
-"""The cache whose `get_mask_sizes` ran last: the registered mask function tells it the rows' left padding."""
+"""The cache whose `get_mask_sizes` ran last: the next mask function tells it the rows' left padding."""
+
+LENGTH_READ: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantkv_length", default=None)
+"""The cache whose length was read last: a mask that is made for another one then may mean that the model has
+put it aside."""
 
 
 class QuantizedCache(DynamicCache):
@@ -52,7 +57,7 @@ class QuantizedCache(DynamicCache):
         super().__init__(config=config)
         self.config, self.spec, self.prefill = config, parse_spec(spec), prefill
         self.spec.check_layers(len(self.layers))
-        self._pads: list[int] | None = None
+        self._pads: dict[int, list[int]] = {}
         self._notices = Notices()
         self._reasons: dict[int, str] = {}
         for index, layer in enumerate(self.layers):
@@ -70,7 +75,7 @@ class QuantizedCache(DynamicCache):
         check_fits(spec, self.config, index)
         options: dict[str, Any] = {
             "prefill": self.prefill,
-            "pads": self._take_pads,
+            "pads": partial(self._take_pads, index),
             "notices": self._notices,
         }
         self.layers[index] = (
@@ -100,9 +105,13 @@ class QuantizedCache(DynamicCache):
         what it was given."""
         return sum(layer.saturated for layer in self.quantized_layers)
 
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        LENGTH_READ.set(weakref.ref(self))
+        return super().get_seq_length(layer_idx)
+
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         ASKED_FOR_MASK.set(weakref.ref(self))
-        self._pads = None
+        self._pads = {}
         return super().get_mask_sizes(query_length, layer_idx)
 
     @property
@@ -112,10 +121,10 @@ class QuantizedCache(DynamicCache):
 
     def set_padding(self, pads: list[int]) -> None:
         """Left padding of each row, for the update that follows; it counts for rows without a real token."""
-        self._pads = pads
+        self._pads = dict.fromkeys(range(len(self.layers)), pads)
 
-    def _take_pads(self) -> list[int] | None:
-        return self._pads
+    def _take_pads(self, index: int) -> list[int] | None:
+        return self._pads.get(index)
 
     def activate_past_recording(self) -> None:
         for layer in self.layers:
@@ -126,7 +135,8 @@ class QuantizedCache(DynamicCache):
         """A cache that continues from here on its own. Packed bytes are shared until one of the two writes
         to them."""
         other = copy.copy(self)
-        other.layers = [_fork_layer(layer, other) for layer in self.layers]
+        other._pads = dict(self._pads)
+        other.layers = [_fork_layer(layer, other, index) for index, layer in enumerate(self.layers)]
         return other
 
     def truncate(self, length: int) -> None:
@@ -279,9 +289,9 @@ def _why_exact(layer: Any) -> str:
     return f"{type(layer).__name__} keeps its own exact state"
 
 
-def _fork_layer(layer: Any, cache: QuantizedCache) -> Any:
+def _fork_layer(layer: Any, cache: QuantizedCache, index: int) -> Any:
     if isinstance(layer, QuantizedLayer):
-        return layer.fork(cache._take_pads)
+        return layer.fork(partial(cache._take_pads, index))
     return copy.deepcopy(layer)
 
 

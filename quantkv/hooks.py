@@ -1,13 +1,14 @@
-"""What transformers calls: the attention and mask functions registered as `"quantkv"`, and `use`, which
-turns them on and off again.
+"""What transformers calls: the attention and mask functions registered as `"quantkv"`.
 
 The mask function must be registered beside the attention function, or masks silently become None and
-padding is attended to.
+padding is attended to. The mask functions of other attention implementations go on as they are; they only
+tell a quantized cache its left padding on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
@@ -19,16 +20,18 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from quantkv.attention import KVHandle, attend
-from quantkv.cache import ASKED_FOR_MASK, QuantizedCache, cache_argument
-from quantkv.errors import UnsupportedError
-from quantkv.spec import CacheSpec
-from quantkv.spec_text import parse_spec
+from quantkv.cache import ASKED_FOR_MASK, LENGTH_READ, QuantizedCache
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.padding import leading_zeros
+from quantkv.registration import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-IMPLEMENTATION = "quantkv"
-_REFUSED = ("indices", "block_indices", "sinks")
+_REFUSED = (
+    "indices", "block_indices", "sinks", "head_mask", "layer_head_mask", "cu_seq_lens_q", "cu_seq_lens_k",
+)  # fmt: skip
+"""Attention arguments that would change the result."""
 
 
 class Simulator(Protocol):
@@ -45,30 +48,67 @@ SIMULATION: ContextVar[Simulator | None] = ContextVar("quantkv_simulation", defa
 
 
 def register() -> None:
-    """Make `attn_implementation="quantkv"` known to transformers; calling it again changes nothing."""
+    """Make `attn_implementation="quantkv"` known to transformers, and have the masks of all implementations
+    tell a quantized cache its padding; calling it again changes nothing."""
     AttentionInterface.register(IMPLEMENTATION, quantkv_attention)
     AttentionMaskInterface.register(IMPLEMENTATION, quantkv_mask)
+    for name, make in AttentionMaskInterface().items():
+        if name != IMPLEMENTATION and not isinstance(make, _Telling):
+            AttentionMaskInterface.register(name, _Telling(make))
+
+
+class _Telling:
+    """A mask function of transformers, which also tells the cache that asked for the mask its left
+    padding."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():  # a compiled model holds no quantized cache
+            _tell_cache(kwargs)
+        return self.make(*args, **kwargs)
 
 
 def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells a cache its left padding."""
+    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells a cache, and a pass in
+    progress, the rows' left padding."""
     padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
     if simulation is not None:
         simulation.begin_call(padding if _is_padding(padding) else None, int(kwargs.get("q_offset", 0)))
-    asked = ASKED_FOR_MASK.get()
-    cache = asked() if asked is not None else None
-    if cache is not None and _is_padding(padding) and cache.awaits_padding:
-        cache.set_padding(leading_zeros(padding))
+    _tell_cache(kwargs)
     return sdpa_mask(*args, **kwargs)
+
+
+def _tell_cache(arguments: dict[str, Any]) -> None:
+    asked, read = (named() if (named := v.get()) is not None else None for v in (ASKED_FOR_MASK, LENGTH_READ))
+    padding = arguments.get("attention_mask")
+    if asked is None and read is not None:
+        _warn_if_put_aside(read, arguments)
+    elif asked is not None and _is_padding(padding) and asked.awaits_padding:
+        asked.set_padding(leading_zeros(padding))
+    for variable in (ASKED_FOR_MASK, LENGTH_READ):  # the next mask may be another cache's
+        variable.set(None)
+
+
+def _warn_if_put_aside(cache: QuantizedCache, arguments: dict[str, Any]) -> None:
+    """Say it where a model leaves out the cache that `generate` was given: Phi-3 does, with a new position
+    embedding."""
+    config, queries = arguments.get("config"), int(arguments.get("q_length", 0))
+    limit = getattr(config, "original_max_position_embeddings", None)
+    if limit is None or config is not cache.config or not getattr(cache, "_is_user_defined", False):
+        return
+    if (length := cache.get_seq_length()) <= limit < queries:
+        warnings.warn(
+            f"{cache.config.model_type} takes another position embedding beyond {limit} tokens: it leaves "
+            f"the quantized cache at {length} tokens and goes on with a plain DynamicCache; inside "
+            "quantkv.use(model, format) the quantized cache is filled anew",
+            stacklevel=3,
+        )
 
 
 def _is_padding(mask: Any) -> TypeGuard[Tensor]:
     return isinstance(mask, Tensor) and mask.dim() == 2
-
-
-def leading_zeros(mask: Tensor) -> list[int]:
-    """How many leading positions of each row of a 2-D mask are padding."""
-    return (mask.bool().cumsum(-1) == 0).sum(-1).tolist()
 
 
 def quantkv_attention(
@@ -87,31 +127,59 @@ def quantkv_attention(
 ) -> tuple[Tensor, None]:
     """Attention over handles without decoding the history; everything else goes to sdpa or the reference
     engine."""
-    _refuse(kwargs)
+    _refuse(module, kwargs)
     asked = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     options: dict[str, Any] = {
         "mask": attention_mask, "causal": asked and attention_mask is None,
         "scaling": scaling, "softcap": softcap, "sink_logits": s_aux,
     }  # fmt: skip
     out = _simulated(module, query, key, value, options, position_bias) if asked else None
-    if out is None and isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None:
-        out = attend(query, key.kv, value.kv, **options)
-    if out is None and softcap is None and s_aux is None:
+    packed = isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None
+    if out is None and not packed and softcap is None and s_aux is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
             position_bias=position_bias, **kwargs,
         )  # fmt: skip
+    _check(query, key, attention_mask, dropout, position_bias)
     if out is None:
-        out = attend(query, PlainReadable(key), PlainReadable(value), **options)
+        out = attend(query, _readable(key, packed), _readable(value, packed), **options)
     return out.transpose(1, 2).contiguous(), None
 
 
-def _refuse(arguments: dict[str, Any]) -> None:
+def _refuse(module: torch.nn.Module, arguments: dict[str, Any]) -> None:
     for name in _REFUSED:
         if arguments.get(name) is not None:
             raise UnsupportedError(
                 f"attn_implementation='quantkv' does not know the attention argument {name!r}; use 'eager'"
             )
+    configured = getattr(getattr(module, "config", None), "output_attentions", False)
+    if arguments.get("output_attentions", configured):
+        raise UnsupportedError(
+            "attn_implementation='quantkv' gives no attention weights (output_attentions=True); "
+            "use model.set_attn_implementation('eager')"
+        )
+
+
+def _check(
+    query: Tensor, key: Tensor, mask: Tensor | None, dropout: float, position_bias: Tensor | None
+) -> None:
+    """Raise where the engines would leave out an argument or read a mask for what it is not."""
+    if dropout or position_bias is not None:
+        name = "dropout (call model.eval())" if dropout else "'position_bias' beside a softcap or sink logits"
+        raise UnsupportedError(f"attn_implementation='quantkv' does not compute {name}")
+    if mask is None:
+        return
+    wanted = f"[{query.shape[0]} or 1, {query.shape[1]} or 1, {query.shape[2]}, {key.shape[2]}]"
+    shape, (rows, heads, queries, _) = tuple(mask.shape), query.shape
+    fits = len(shape) == 4 and shape[0] in (1, rows) and shape[1] in (1, heads)
+    if not fits or shape[2] not in (1, queries) or shape[3] != key.shape[2]:
+        raise QuantKVError(f"a mask of {list(shape)} does not fit; legal: {wanted}, bool or additive floats")
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise QuantKVError(f"a mask of {mask.dtype}; legal: bool (True = attend) or additive floats")
+
+
+def _readable(x: Any, packed: bool) -> Any:
+    return x.kv if packed else PlainReadable(x)
 
 
 def _simulated(
@@ -158,30 +226,3 @@ def fused_attention(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(before)
-
-
-@contextmanager
-def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedModel]:
-    """Inside, every `generate` (and every pipeline that calls it) gets a fresh `QuantizedCache` and the
-    fused attention.
-
-    A cache passed by hand is left alone. Everything is undone at the end.
-    """
-    spec = parse_spec(spec)
-    QuantizedCache(model.config, spec)  # fails here, before anything is changed
-    before, generate, names = vars(model).get("generate"), model.generate, ("cache", "past_key_values")
-
-    def with_cache(*args: Any, **kwargs: Any) -> Any:
-        if all(kwargs.get(name) is None for name in names):
-            kwargs[cache_argument(model)] = QuantizedCache(model.config, spec)
-        return generate(*args, **kwargs)
-
-    with fused_attention(model):
-        model.generate = with_cache
-        try:
-            yield model
-        finally:
-            if before is None:
-                del model.generate
-            else:  # inside another `use`
-                model.generate = before

@@ -20,6 +20,7 @@ from quantkv import native
 from quantkv.attention import KVHandle
 from quantkv.errors import QuantKVError
 from quantkv.notices import Notices
+from quantkv.padding import counted_padding
 from quantkv.spec import CacheSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 
@@ -138,20 +139,14 @@ class QuantizedLayer(DynamicLayer):
         )
 
     def _find_pads(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> list[int]:
-        """Left padding of each row: from the mask, else from the position ids, else none (DESIGN: only
-        leading padding is special)."""
-        pads = self._known_pads()
-        if pads is not None and len(pads) == rows:
-            self.padding_source = "attention mask"
-            return pads
-        positions = attention_kwargs.get("position_ids")
-        if isinstance(positions, Tensor) and positions.dim() == 2 and positions.shape[-1] == length:
-            self.padding_source = "position ids"
-            last = positions[:, -1].tolist()
-            found = [max(0, length - 1 - int(p)) for p in last]
-            return found if len(found) == rows else found * rows
-        self.padding_source = "none"
-        return [0] * rows
+        """Left padding of each row: from the mask, else from position ids that show it, else none."""
+        pads, source = self._known_pads(), "attention mask"
+        if pads is None:
+            pads, source = _positions_padding(attention_kwargs.get("position_ids"), length), "position ids"
+        if pads is None or len(pads) not in (1, rows):
+            pads, source = [0], "none"
+        self.padding_source = source
+        return pads if len(pads) == rows else pads * rows
 
     @property
     def awaits_padding(self) -> bool:
@@ -279,3 +274,8 @@ class QuantizedLayer(DynamicLayer):
 
 def _unknown() -> None:
     """The padding of a layer that no cache tells."""
+
+
+def _positions_padding(positions: Any, length: int) -> list[int] | None:
+    told = isinstance(positions, Tensor) and positions.dim() == 2 and positions.shape[-1] == length
+    return counted_padding(positions) if told else None

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from default_specs import A_FEW, PRESETS, small_preset
-from packaging.version import Version
 from runs import IMPLEMENTATIONS, left_padded, logits_in_calls, plain_cache, token_ids, with_attention
 
 from quantkv import QuantizedCache, cache_argument, parse_spec
@@ -18,8 +16,6 @@ SPEC = "int4-head+r8+f16+s2+k8"
 EXACT = "exact+r8+f8+s2+k8"
 SIZES = [40, *[1] * 30]
 LENGTH = sum(SIZES)
-TELLS_POSITIONS = Version(transformers.__version__) >= Version("5.24")
-"""Releases whose attention hands position ids to the cache; others show padding to the fused path only."""
 
 
 @pytest.fixture(autouse=True)
@@ -117,25 +113,24 @@ PADS = [0, 5, 17]
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_padding_is_found(tiny_llama: Any, implementation: str) -> None:
-    if implementation != "quantkv" and not TELLS_POSITIONS:
-        pytest.skip("this transformers release shows padding to the fused attention only")
     cache = QuantizedCache(tiny_llama.config, SPEC)
     model = with_attention(tiny_llama, implementation)
     logits_in_calls(model, token_ids(3, LENGTH), cache, SIZES, left_padded(PADS, LENGTH))
     assert all(store.pads == PADS for layer in cache.layers for store in layer.stores)
-    source = "attention mask" if implementation == "quantkv" else "position ids"
-    assert cache.describe()["padding_from"].tolist() == [source, source]
+    assert cache.describe()["padding_from"].tolist() == ["attention mask"] * 2
 
 
-def test_padding_is_found_without_position_ids_under_the_fused_attention(tiny_llama: Any) -> None:
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_padding_is_found_without_position_ids(tiny_llama: Any, implementation: str) -> None:
     cache, ids = QuantizedCache(tiny_llama.config, SPEC), token_ids(3, 40)
     options = {cache_argument(tiny_llama): cache, "attention_mask": left_padded(PADS, 40)}
-    with_attention(tiny_llama, "quantkv")(ids, **options)
+    with_attention(tiny_llama, implementation)(ids, **options)
     assert cache.layers[1].value_store.pads == PADS
 
 
-def test_padding_longer_than_the_first_chunk_is_found(tiny_llama: Any) -> None:
-    cache, model = QuantizedCache(tiny_llama.config, SPEC), with_attention(tiny_llama, "quantkv")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_padding_longer_than_the_first_chunk_is_found(tiny_llama: Any, implementation: str) -> None:
+    cache, model = QuantizedCache(tiny_llama.config, SPEC), with_attention(tiny_llama, implementation)
     logits_in_calls(model, token_ids(3, 60), cache, [4] * 15, left_padded(PADS, 60))
     assert all(store.pads == PADS for layer in cache.layers for store in layer.stores)
 
@@ -173,8 +168,6 @@ def test_padded_batch_with_the_lossless_codec_equals_dynamic_cache(name: str, im
 @pytest.mark.parametrize("text", ["int8-head+r8+f16+s2+k8", "int8-channel@g16+r8+f16+s2+k8", EXACT])
 @pytest.mark.parametrize("implementation", ["sdpa", "quantkv"])  # eager gives padding NaN in float64
 def test_padded_row_behaves_as_alone(tiny_llama: Any, text: str, implementation: str) -> None:
-    if implementation != "quantkv" and not TELLS_POSITIONS:
-        pytest.skip("this transformers release shows padding to the fused attention only")
     model, ids, mask = (
         with_attention(tiny_llama, implementation),
         token_ids(3, LENGTH),

@@ -23,11 +23,12 @@ from quantkv.evaluation.simulate import simulate
 from quantkv.harness.prefill import ContextPrefill
 from quantkv.harness.reads import Reads, generated_reads
 from quantkv.harness.rows import Row, Wave, split_in_waves
-from quantkv.hooks import leading_zeros, use
 from quantkv.models import load_model, model_identity
 from quantkv.named import presets
+from quantkv.padding import leading_zeros
 from quantkv.spec import CacheSpec
 from quantkv.sweep.formats import parse_format
+from quantkv.using import use
 
 LOADING = ("pretrained", "format", "prefill", "tokenizer", "dtype", "device", "device_map", "revision")
 PASSED_ON = (
