@@ -105,6 +105,16 @@ class QuantizedCache(DynamicCache):
         what it was given."""
         return sum(layer.saturated for layer in self.quantized_layers)
 
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add a layer's keys and values. Raises QuantKVError within a `generate` that was told
+        `use_cache=False`: it gives the whole text at each step, which a cache would hold many times."""
+        told = (kwargs.get("kwargs") or {}).get("use_cache")
+        if told is False and getattr(self, "_is_user_defined", False):
+            raise QuantKVError("generate was given a quantized cache and use_cache=False: leave one out")
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         LENGTH_READ.set(weakref.ref(self))
         return super().get_seq_length(layer_idx)

@@ -28,6 +28,10 @@ from quantkv.registration import IMPLEMENTATION
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+try:
+    from transformers.utils.output_capturing import _active_collector as _COLLECTOR
+except ImportError:  # releases whose models hand `output_attentions` on to their attention
+    _COLLECTOR = None
 _REFUSED = (
     "indices", "block_indices", "sinks", "head_mask", "layer_head_mask", "cu_seq_lens_q", "cu_seq_lens_k",
 )  # fmt: skip
@@ -133,14 +137,16 @@ def quantkv_attention(
         "mask": attention_mask, "causal": asked and attention_mask is None,
         "scaling": scaling, "softcap": softcap, "sink_logits": s_aux,
     }  # fmt: skip
-    out = _simulated(module, query, key, value, options, position_bias) if asked else None
     packed = isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None
-    if out is None and not packed and softcap is None and s_aux is None:
+    plain = not packed and softcap is None and s_aux is None
+    if not plain or (asked and SIMULATION.get() is not None):
+        _check(query, key, attention_mask, dropout, position_bias)
+    out = _simulated(module, query, key, value, options) if asked else None
+    if out is None and plain:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
             position_bias=position_bias, **kwargs,
         )  # fmt: skip
-    _check(query, key, attention_mask, dropout, position_bias)
     if out is None:
         out = attend(query, _readable(key, packed), _readable(value, packed), **options)
     return out.transpose(1, 2).contiguous(), None
@@ -152,12 +158,20 @@ def _refuse(module: torch.nn.Module, arguments: dict[str, Any]) -> None:
             raise UnsupportedError(
                 f"attn_implementation='quantkv' does not know the attention argument {name!r}; use 'eager'"
             )
-    configured = getattr(getattr(module, "config", None), "output_attentions", False)
-    if arguments.get("output_attentions", configured):
+    if arguments.get("output_attentions") or _weights_are_collected(module):
         raise UnsupportedError(
             "attn_implementation='quantkv' gives no attention weights (output_attentions=True); "
             "use model.set_attn_implementation('eager')"
         )
+
+
+def _weights_are_collected(module: torch.nn.Module) -> bool:
+    """Whether the model that is being called was asked for attention weights: most models do not say so to
+    their attention."""
+    if getattr(getattr(module, "config", None), "output_attentions", False):
+        return True
+    collected = None if _COLLECTOR is None else _COLLECTOR.get()
+    return any(name.endswith("attentions") for name in collected or ())
 
 
 def _check(
@@ -165,7 +179,7 @@ def _check(
 ) -> None:
     """Raise where the engines would leave out an argument or read a mask for what it is not."""
     if dropout or position_bias is not None:
-        name = "dropout (call model.eval())" if dropout else "'position_bias' beside a softcap or sink logits"
+        name = "dropout (call model.eval())" if dropout else "'position_bias' here"
         raise UnsupportedError(f"attn_implementation='quantkv' does not compute {name}")
     if mask is None:
         return
@@ -183,19 +197,12 @@ def _readable(x: Any, packed: bool) -> Any:
 
 
 def _simulated(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    options: dict[str, Any],
-    position_bias: Tensor | None,
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
 ) -> Tensor | None:
     """What a decode-exact pass makes of a causal layer; None where none runs or it leaves the layer alone."""
     simulation, layer = SIMULATION.get(), getattr(module, "layer_idx", None)
     if simulation is None or not isinstance(layer, int):
         return None
-    if position_bias is not None:
-        raise UnsupportedError("simulate() does not know the attention argument 'position_bias'")
     return simulation.attend(layer, query, key, value, **options)
 
 
