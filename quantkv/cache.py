@@ -113,7 +113,9 @@ class QuantizedCache(DynamicCache):
         told = (kwargs.get("kwargs") or {}).get("use_cache")
         if told is False and getattr(self, "_is_user_defined", False):
             raise QuantKVError("generate was given a quantized cache and use_cache=False: leave one out")
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        views = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        self._pads.pop(layer_idx, None)  # a later call may come without a 2-D mask
+        return views
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         LENGTH_READ.set(weakref.ref(self))

@@ -104,7 +104,7 @@ def _warn_if_put_aside(cache: QuantizedCache, arguments: dict[str, Any]) -> None
         return
     if (length := cache.get_seq_length()) <= limit < queries:
         warnings.warn(
-            f"{cache.config.model_type} takes another position embedding beyond {limit} tokens: it leaves "
+            f"{config.model_type} takes another position embedding beyond {limit} tokens: it leaves "
             f"the quantized cache at {length} tokens and goes on with a plain DynamicCache; inside "
             "quantkv.use(model, format) the quantized cache is filled anew",
             stacklevel=3,

@@ -154,7 +154,7 @@ def test_masks_that_would_be_misread_are_refused(tiny_llama: Any, mask: Tensor, 
 
 # --- prompts in chunks ---
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "bloom", "falcon", "gpt_neox", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "bloom", "falcon", "gpt_neox", "gemma3_text"])
 def test_padding_longer_than_a_chunk_is_found_in_every_implementation(
     family: str, implementation: str
 ) -> None:
@@ -168,7 +168,7 @@ def test_padding_longer_than_a_chunk_is_found_in_every_implementation(
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "quantkv"])  # eager gives padding NaN in float64
-@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gemma3_text"])
 @pytest.mark.parametrize("chunk", [1, 16])
 def test_a_padded_row_in_chunks_equals_the_row_alone(family: str, implementation: str, chunk: int) -> None:
     """A chunk begins where the padding ends, so that both see the same calls."""
