@@ -14,7 +14,7 @@ and on a `QuantizedCache`; their logits must agree. What the layers report decid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Any
@@ -27,6 +27,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from quantkv.cache import QuantizedCache, cache_argument
 from quantkv.errors import UnsupportedError
+from quantkv.evaluation.simulate import simulate
 from quantkv.hooks import IMPLEMENTATION, register
 from quantkv.modes import MODES, Seen, compare_modes, error_line
 
@@ -54,6 +55,7 @@ spec))`; padding of the encoder's input is on the right and is packed with the r
 share scales along tokens see it in the last group.
 
 """
+NO_PASS = "Served, but refused by what measures in one pass (`simulate`, quality rows, `check`, `inspect`):"
 SPEC = "exact+r8+f4+s2+k8+sliding"
 MODES_SPEC = "exact+r8+f16+s2+k8+sliding"
 CALLS = (20, *[1] * 12, 8)
@@ -121,6 +123,8 @@ class Support:
     layers: int = 0
     reason: str = ""
     modes: Seen | None = None
+    no_pass: str = ""
+    """Why a decode-exact pass refuses it."""
 
 
 def survey(families: Iterable[str] | None = None) -> Iterator[Support]:
@@ -135,11 +139,22 @@ def examine(family: str) -> Support:
     found = _run(family)
     if not found.layers:
         return found
-    return replace(found, modes=compare_modes(tiny_model(family), MODES_SPEC))
+    model = tiny_model(family)
+    return replace(found, modes=compare_modes(model, MODES_SPEC), no_pass=why_no_pass(model))
+
+
+def why_no_pass(model: Any) -> str:
+    """Why a decode-exact pass of the model is refused; empty where it runs."""
+    try:
+        with torch.no_grad(), simulate(model, SPEC, prefill=CALLS[0]):
+            model(input_ids=_ids(), use_cache=False)
+    except UnsupportedError as error:
+        return str(error).partition("decode-exact pass: ")[2] or str(error)
+    return ""
 
 
 def _run(family: str) -> Support:
-    ids = torch.randint(3, 100, (1, sum(CALLS)), generator=torch.Generator().manual_seed(0))
+    ids = _ids()
     try:
         model = tiny_model(family)
         expected = _logits(model, ids, DynamicCache(config=model.config))
@@ -164,12 +179,16 @@ def _run(family: str) -> Support:
     return _served(family, cache)
 
 
-def tiny_model(family: str) -> Any:
-    """A two-layer random model of the family. Raises what transformers raises where the settings do not fit
-    it."""
+def _ids() -> Tensor:
+    return torch.randint(3, 100, (1, sum(CALLS)), generator=torch.Generator().manual_seed(0))
+
+
+def tiny_model(family: str, **settings: Any) -> Any:
+    """A two-layer random model of the family, with these settings of its config beside the small ones. Raises
+    what transformers raises where they do not fit it."""
     config_class = CONFIG_MAPPING[family]
     defaults = config_class()
-    small = {k: v for k, v in (_SMALL | _OWN.get(family, {})).items() if _settable(defaults, k)}
+    small = {k: v for k, v in (_SMALL | _OWN.get(family, {}) | settings).items() if _settable(defaults, k)}
     if "kv_lora_rank" in small:  # latent attention: every head its own keys, rotary part as wide as head_dim
         small |= {"num_key_value_heads": 4, "head_dim": small["qk_rope_head_dim"]}
     kinds = list(dict.fromkeys(getattr(defaults, "layer_types", None) or ()))
@@ -208,13 +227,19 @@ def markdown(rows: Iterable[Support]) -> str:
     return "\n".join([*lines, *_missing(rows)]) + "\n"
 
 
-def _missing(rows: Iterable[Support]) -> list[str]:
-    """Families by what they lack: first what the cache does wrong, then what transformers cannot do."""
+def _missing(rows: Sequence[Support]) -> list[str]:
+    """Families by what they lack: what the cache does wrong, what transformers cannot do, what cannot be
+    measured in one pass."""
+    kinds: dict[str, Callable[[Support], list[str]]] = {
+        "Not equal:": lambda row: _by_reason(row.modes.unequal if row.modes else {}),
+        "Not by transformers itself:": lambda row: _by_reason(row.modes.impossible if row.modes else {}),
+        NO_PASS: lambda row: [row.no_pass] if row.no_pass else [],
+    }
     lines: list[str] = []
-    for title, kind in (("Not equal:", "unequal"), ("Not by transformers itself:", "impossible")):
+    for title, lacks in kinds.items():
         found: dict[str, list[str]] = {}
         for row in rows:
-            for what in _by_reason(getattr(row.modes, kind, {})):
+            for what in lacks(row):
                 found.setdefault(what, []).append(row.family)
         if found:
             lines += ["", title, "", *(f"- {what}: {', '.join(names)}" for what, names in found.items())]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantkv.architectures import INTRODUCTION, Support, examine, markdown
+from quantkv.architectures import INTRODUCTION, NO_PASS, Support, examine, markdown
 from quantkv.modes import MODES, Seen
 
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
@@ -34,6 +34,9 @@ def test_family_is_served_as_the_table_says(family: str) -> None:
     found = examine(family)
     assert found.status == SAMPLE[family], found
     assert markdown([found]).splitlines()[2] in PAGE.read_text().splitlines()
+    _, _, refused = PAGE.read_text().partition(NO_PASS)
+    assert bool(found.no_pass) == (family in re.findall(r"[\w-]+", refused))
+    assert f"- {found.no_pass}: " in refused or not found.no_pass
     if found.modes is not None:
         assert not found.modes.unequal
         assert set(found.modes.impossible) == (STATEFUL if "partly" in found.status else set())
@@ -60,11 +63,13 @@ def test_markdown_of_rows_and_what_is_missing() -> None:
     rows = [
         Support("toy", "fused, partly", 1, 2, "one layer keeps its own", modes),
         Support("doll", "refused"),
+        Support("bear", "decoding", 2, 2, no_pass="it computes attention itself"),
     ]
     lines = markdown(rows).splitlines()
     assert lines[2] == "| toy | fused, partly | 1 of 2 | 9 of 10 | one layer keeps its own |"
     assert lines[3] == "| doll | refused | — | — |  |"
-    assert lines[4:] == [
+    assert lines[5:] == [
         "", "Not equal:", "", "- beams (other tokens): toy",
         "", "Not by transformers itself:", "", "- assisted (ValueError: not with state): toy",
+        "", NO_PASS, "", "- it computes attention itself: bear",
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError
+from quantkv.architectures import tiny_model
 from quantkv.cli import app
 from quantkv.evaluation.inside.capture import capture
 from quantkv.evaluation.inside.prediction import (
@@ -114,10 +115,9 @@ def test_a_model_that_is_too_short_is_refused():
         look(random_model("random-llama", max_position_embeddings=64))
 
 
-def test_a_model_without_registered_attention_is_refused(tiny_llama, monkeypatch):
-    monkeypatch.setattr("quantkv.evaluation.inside.capture.forward", lambda model, ids: None)
-    with pytest.raises(UnsupportedError, match="stay hidden"):
-        capture(tiny_llama, IDS, lambda seen: None)
+def test_a_model_that_computes_attention_itself_is_refused():
+    with pytest.raises(UnsupportedError, match="computes attention itself"):
+        capture(tiny_model("bloom"), IDS % 128, lambda seen: None)
 
 
 def errors_frame(rows):

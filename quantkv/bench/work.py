@@ -50,10 +50,10 @@ class ModelWork:
 def _layers(model: Any) -> tuple[tuple[int, int, int | None], ...]:
     text = model.config.get_text_config()
     query_heads = text.num_attention_heads
-    windows = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=model.config).layers]
     return tuple(
-        (query_heads * (d_key + d_value), heads * (d_key + d_value), window)
-        for (heads, d_key, d_value), window in zip(hf.cache_shapes(model), windows)
+        (query_heads * (layer.key.width + layer.value.width), layer.token_elements, layer.window)
+        for layer in hf.cached_layers(model)
+        if layer.key is not None and layer.value is not None
     )
 
 

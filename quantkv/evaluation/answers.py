@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from quantkv.cache import QuantizedCache
 from quantkv.evaluation.divergence import log_softmax
-from quantkv.evaluation.huggingface import attention, forward, stock_attention
+from quantkv.evaluation.huggingface import attention, forward, keeping_cache, stock_attention
 from quantkv.evaluation.tasks import Sample
 
 
@@ -34,7 +34,7 @@ class Answered:
 
 def prefilled(model: Any, ids: Tensor) -> tuple[DynamicCache, Tensor]:
     """A plain cache of the rows `[B, T]` after one call on stock attention, and the last logits, `[B, V]`."""
-    cache = DynamicCache()
+    cache = keeping_cache(model.config)
     with torch.inference_mode(), attention(model, stock_attention(model)):
         logits = forward(model, ids, cache)
     return cache, logits[:, -1]
@@ -48,7 +48,8 @@ def answer(model: Any, cache: QuantizedCache, sample: Sample) -> Answered:
     scores = log_softmax(torch.cat(logits, 1)[0]).cpu()
     said = scores.argmax(-1)
     log_prob = scores.double().gather(-1, sample.answer[:, None]).sum()
-    return Answered(bool(torch.equal(said, sample.answer)), float(log_prob), said)
+    right = torch.equal(said, sample.answer) and not bool(log_prob.isnan())
+    return Answered(right, float(log_prob), said)
 
 
 def calls_after(sample: Sample) -> list[int]:

@@ -64,6 +64,6 @@ def _flushes(spec: Any) -> list[int]:
 
 def _damage_flags(quality: Quality) -> list[str]:
     if not all(map(math.isfinite, (quality.nll, quality.kl_mean))):
-        return ["NLL or KL is not finite"]
+        return ["NLL or KL is not finite with this format"]
     flags = [f"KL above {LARGE_KL} nats per token"] if quality.kl_mean > LARGE_KL else []
     return flags + ([f"top-1 agreement below {LOW_TOP1:.0%}"] if quality.top1_agreement < LOW_TOP1 else [])

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quantkv.errors import QuantKVError
+
 CHUNK_ELEMENTS = 1 << 18
 """Elements compared at a time: float64 copies of so few stay in the processor's caches."""
 TOP = 5
@@ -29,8 +31,26 @@ class TokenScores:
         return len(self.nll)
 
 
+def finite(logits: Tensor) -> Tensor:
+    """Which rows of `[..., V]` are distributions: some entry is finite, none is NaN or +inf; −inf is a token
+    that cannot come."""
+    return logits.amax(-1).isfinite()
+
+
+def check_reference(logits: Tensor, where: str) -> None:
+    """Raise QuantKVError where logits `[..., V]` of the exact cache are no distributions: nothing can be said
+    of a format by them."""
+    bad = ~finite(logits)
+    if bool(bad.any()):
+        raise QuantKVError(
+            f"the exact cache itself gives logits that are not finite, for {int(bad.sum())} of {bad.numel()} "
+            f"tokens {where}: nothing can be said of a format; try the model in another dtype"
+        )
+
+
 def compare(logits_ref: Tensor, logits: Tensor, targets: Tensor) -> TokenScores:
-    """Score `logits` [N, V] against `logits_ref` [N, V], both predicting `targets` [N]."""
+    """Score `logits` [N, V] against `logits_ref` [N, V], both predicting `targets` [N]. What is not finite
+    agrees with nothing."""
     if logits_ref.shape != logits.shape or len(targets) != len(logits):
         raise ValueError(f"shapes differ: {logits_ref.shape}, {logits.shape}, {len(targets)} targets")
     rows = max(1, CHUNK_ELEMENTS // logits.shape[-1])
@@ -46,8 +66,9 @@ def _compare_chunk(logits_ref: Tensor, logits: Tensor, targets: Tensor) -> tuple
     log_p, log_q = log_softmax(logits_ref.to(logits.device)), log_softmax(logits)
     nll = -log_q.gather(-1, targets)[:, 0].double()
     nll_ref = -log_p.gather(-1, targets)[:, 0].double()
-    kl, top1 = kl_divergence(log_p, log_q), top_overlap(log_p, log_q, 1) == 1
-    return nll, nll_ref, kl, top1, top_overlap(log_p, log_q, TOP)
+    kl, both = kl_divergence(log_p, log_q), finite(log_p) & finite(log_q)
+    top1 = (top_overlap(log_p, log_q, 1) == 1) & both
+    return nll, nll_ref, kl, top1, top_overlap(log_p, log_q, TOP) * both
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -23,10 +23,11 @@ from quantkv.evaluation.answers import prefilled
 from quantkv.evaluation.arms import Format, OnArm, Progress, Result, effective, failure, success
 from quantkv.evaluation.checks import check_effect, check_exercised
 from quantkv.evaluation.choosing import Choice
-from quantkv.evaluation.divergence import TokenScores, compare
+from quantkv.evaluation.divergence import TokenScores, check_reference, compare
 from quantkv.evaluation.generation_section import Generation, summarise
 from quantkv.evaluation.huggingface import attention, check_length, forward, share
-from quantkv.evaluation.packed_arms import REFERENCE, spec_of
+from quantkv.evaluation.one_pass import one_pass
+from quantkv.evaluation.packed_arms import REFERENCE, reference, spec_of
 from quantkv.evaluation.simulate import simulate
 from quantkv.spec import CacheSpec
 
@@ -74,14 +75,25 @@ class _Block:
         self.progress = progress or (lambda what, done, total: None)
         self.progress("prefill", 0, len(prompts))
         self.cache, self.first = prefilled(model, prompts)
-        spec = spec_of(REFERENCE, REFERENCE)
+        self.error: QuantKVError | None = None
+        try:
+            self._run_reference()
+        except QuantKVError as error:
+            self.error = error
+
+    def _run_reference(self) -> None:
+        check_reference(self.first, "after the prompts")
+        spec = spec_of(REFERENCE, reference(self.model))
         self.texts, _ = self._generate(REFERENCE, spec)
-        self.logits = [self._along(i, spec).logits.cpu() for i in range(len(prompts))]
+        self.logits = [self._along(i, spec).logits.cpu() for i in range(len(self.prompts))]
+        check_reference(torch.stack(self.logits), "along its own texts")
 
     def result(self, label: str, given: Format) -> Result:
         """A result also where the arm fails."""
         begin = time.perf_counter()
         try:
+            if self.error is not None:
+                raise self.error
             section, ran, texts = self._measure(label, spec_of(label, given))
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
@@ -116,15 +128,19 @@ class _Block:
 
     def _along(self, prompt: int, spec: CacheSpec) -> _Along:
         """Logits `[N - 1, V]` along the exact text: one pass that equals decoding it token by token."""
-        ids, context = self.texts[prompt, None, :-1], self.prompts.shape[1]
+        ids, context, cache = self.texts[prompt, None, :-1], self.prompts.shape[1], None
+        keep = ids.shape[1]
+        if one_pass(self.model).continues:
+            cache = _row(self.cache, prompt)
+        else:
+            ids = torch.cat([self.prompts[prompt, None], ids], 1)
         with torch.inference_mode(), simulate(self.model, spec, prefill=context) as simulation:
-            logits = forward(self.model, ids, _row(self.cache, prompt), keep=ids.shape[1])[0]
+            logits = forward(self.model, ids, cache, keep=keep)[0]
         return _Along(logits, simulation.packed_read_fraction)
 
 
 def _row(cache: DynamicCache, row: int) -> DynamicCache:
     """One row of a plain cache; growing it changes only itself."""
     twin = share(cache)
-    for layer in twin.layers:
-        layer.keys, layer.values = layer.keys[row : row + 1], layer.values[row : row + 1]
+    twin.reorder_cache(torch.tensor([row]))
     return twin

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv.errors import QuantKVError
 
@@ -32,21 +33,34 @@ def forward(model: Any, ids: Tensor, cache: Any = None, *, keep: int = 1) -> Ten
 
 
 @contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without dropout for a while: every module in eval mode, and at the end as it was."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
 def attention(model: Any, implementation: str) -> Iterator[None]:
-    """Run the model with another attention implementation for a while."""
+    """Measure with another attention implementation for a while, in eval mode."""
     if implementation == "quantkv":
         from quantkv.hooks import register
 
         register()
     before = model.config._attn_implementation
-    if implementation == before:
-        yield
-        return
-    model.set_attn_implementation(implementation)
+    if implementation != before:
+        model.set_attn_implementation(implementation)
     try:
-        yield
+        with evaluating(model):
+            yield
     finally:
-        model.set_attn_implementation(before)
+        if implementation != before:
+            model.set_attn_implementation(before)
 
 
 def stock_attention(model: Any) -> str:
@@ -62,12 +76,32 @@ def check_length(model: Any, tokens: int) -> None:
         )
 
 
+def keeping_cache(config: Any) -> DynamicCache:
+    """A plain cache for a model that drops nothing: layers with a sliding window keep every token."""
+    cache = DynamicCache(config=config)
+    slides = [type(layer) is DynamicSlidingWindowLayer for layer in cache.layers]
+    cache.layers = [DynamicLayer() if s else layer for s, layer in zip(slides, cache.layers, strict=True)]
+    return cache
+
+
 def share(cache: DynamicCache, device: str | None = None) -> DynamicCache:
-    """A cache with the same tensors, on `device` or where its layers live; growing it changes only it."""
+    """A cache with the same keys and values, on `device` or where its layers live; growing it changes only
+    it. States of linear layers, which are written in place, are copied."""
     twin = copy.copy(cache)
-    twin.layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in twin.layers:
-        layer.keys, layer.values = (x.to(device or layer.device) for x in (layer.keys, layer.values))
+    twin.layers = [_share_layer(layer, device) for layer in cache.layers]
+    return twin
+
+
+def _share_layer(layer: Any, device: str | None) -> Any:
+    def moved(x: Any, copied: bool) -> Any:
+        return x.to(device or layer.device, copy=copied) if isinstance(x, Tensor) else x
+
+    twin = copy.copy(layer)
+    for name, held in vars(layer).items():
+        if isinstance(held, dict):
+            setattr(twin, name, {i: moved(x, copied=True) for i, x in held.items()})
+        elif name in ("keys", "values"):
+            setattr(twin, name, moved(held, copied=False))
     return twin
 
 
@@ -80,11 +114,9 @@ def dynamic_bytes(cache: DynamicCache) -> int:
 
 
 def cache_shapes(model: Any) -> list[tuple[int, int, int]]:
-    """KV heads, key and value width of each layer, as the model itself hands them to a cache."""
-    cache = DynamicCache()
-    with torch.inference_mode(), attention(model, stock_attention(model)):
-        forward(model, torch.zeros(1, 1, dtype=torch.long), cache)
-    return [(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]) for layer in cache.layers]
+    """KV heads, key and value width of each layer that caches keys, as the model itself hands them over."""
+    layers = ((layer.key, layer.value) for layer in cached_layers(model))
+    return [(k.heads, k.width, v.width) for k, v in layers if k is not None and v is not None]
 
 
 def cached_layers(model: Any) -> list[LayerShape]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from quantkv.cache import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.arms import Format, parse_format
+from quantkv.layer import QuantizedLayer
 from quantkv.spec import CacheSpec
 
 REFERENCE = "exact"
+
+
+def reference(model: Any) -> str:
+    """The exact format; where every layer of a model slides it packs those, or it would pack none."""
+    layers = QuantizedCache(model.config, f"{REFERENCE}+sliding").layers
+    return REFERENCE if any(type(layer) is QuantizedLayer for layer in layers) else f"{REFERENCE}+sliding"
 
 
 def spec_of(label: str, given: Format) -> CacheSpec:

@@ -11,16 +11,18 @@ import itertools
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
 import torch
 from torch import Tensor
 
+from quantkv.errors import QuantKVError
 from quantkv.evaluation.arms import Format, OnArm, Progress, Result, failure, parse_format, success
 from quantkv.evaluation.bits import cache_figures
 from quantkv.evaluation.checks import check_effect, check_exercised, flagged
+from quantkv.evaluation.divergence import check_reference
 from quantkv.evaluation.huggingface import check_length
 from quantkv.evaluation.literal import LiteralArm, is_literal
 from quantkv.evaluation.protocols import Protocol, make_protocol
@@ -146,12 +148,16 @@ class _Block:
         if self.protocol.scale_bf16 and self.no_scale is None:
             self.twin = bf16_twin(self.model)
         arms = [self._arm(label, given) for label, given in formats.items()]
-        prepared = self._prepared(windows, starts or [None] * len(windows))
+        try:
+            prepared = self._prepared(windows, starts or [None] * len(windows))
+        except QuantKVError as error:  # the exact cache cannot be measured, so no format can
+            yield from (replace(arm, error=error) for arm in arms)
+            return
         for batch in [[arm] for arm in arms] if isinstance(prepared, list) else [arms]:
             for done, window in enumerate(prepared):
                 for arm in batch:
                     self.progress(arm.label, done, len(windows))
-                    self._attempt(arm, self._score, window)
+                    self._attempt(arm, self._score, window, f"of window {done + 1} of {len(windows)}")
             for arm in batch:
                 self._attempt(arm, self._finish)
                 yield arm
@@ -193,7 +199,8 @@ class _Block:
                 arm.literal.close()
         arm.seconds += time.perf_counter() - begin
 
-    def _score(self, arm: _Arm, window: PreparedWindow) -> None:
+    def _score(self, arm: _Arm, window: PreparedWindow, where: str) -> None:
+        check_reference(window.logits_ref, where)
         if arm.literal is None and is_literal(arm.spec):
             arm.literal = LiteralArm(self.model, arm.spec, self.protocol, self.context)
         scored = arm.literal.score(window) if arm.literal else self.scorer.score(window, arm.spec)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from transformers.cache_utils import CacheLayerMixin
+
 from quantkv.cache import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.checks import LOW_PACKED_READ
 from quantkv.layer import QuantizedLayer
 from quantkv.policy import Window
+from quantkv.sharing import donor
 
 
 def packed_read_fraction(cache: QuantizedCache, prompt: int, calls: Sequence[int]) -> float:
@@ -19,7 +22,7 @@ def packed_read_fraction(cache: QuantizedCache, prompt: int, calls: Sequence[int
     have no padding.
     """
     pairs = packed = 0
-    for layer in cache.layers:
+    for layer in attended_layers(cache):
         cached = prompt
         for size in calls:
             for query in range(cached, cached + size):
@@ -30,6 +33,16 @@ def packed_read_fraction(cache: QuantizedCache, prompt: int, calls: Sequence[int
                 )
             cached += size
     return packed / pairs if pairs else 0.0
+
+
+def attended_layers(cache: QuantizedCache) -> Iterator[Any]:
+    """The layer that each attention layer of the model reads: one that others share comes several times,
+    linear layers, which cache no keys, do not come."""
+    for index, own in enumerate(cache.layers):
+        source = donor(cache.config, index)
+        layer = own if source is None else cache.layers[source]
+        if isinstance(layer, CacheLayerMixin):
+            yield layer
 
 
 def few_packed(packed_read: float) -> list[str]:

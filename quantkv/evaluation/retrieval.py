@@ -5,19 +5,23 @@ Every context is prefilled once, exactly, and shared by the exact reference and 
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.cache import QuantizedCache
+from quantkv.errors import QuantKVError
 from quantkv.evaluation.answers import Answered, answer, calls_after, prefilled
 from quantkv.evaluation.arms import Format, OnArm, Progress, Result, effective, failure, success
+from quantkv.evaluation.divergence import check_reference
 from quantkv.evaluation.huggingface import check_length
-from quantkv.evaluation.packed_arms import REFERENCE, spec_of
+from quantkv.evaluation.packed_arms import REFERENCE, reference, spec_of
 from quantkv.evaluation.questions import Question
 from quantkv.evaluation.reading import check_packed, packed_read_fraction
 from quantkv.evaluation.retrieval_section import summarise
@@ -73,20 +77,22 @@ class _Block:
 
     def __init__(self, model: Any, tail: int, arms: list[_Arm]) -> None:
         self.model, self.tail, self.arms = model, tail, arms
-        self.reference = _Arm(REFERENCE, REFERENCE)
+        self.reference = _Arm(REFERENCE, reference(model))
 
     def ask(self, question: Question) -> None:
-        context, _ = prefilled(self.model, question.sample.context[None])
-        self._answer(self.reference, question, context)
+        context, logits = prefilled(self.model, question.sample.context[None])
+        self._attempt(self.reference, question, context, logits)
         for arm in self.arms:
-            self._attempt(arm, question, context)
+            arm.error = arm.error or self.reference.error
+            self._attempt(arm, question, context, logits)
 
-    def _attempt(self, arm: _Arm, question: Question, context: DynamicCache) -> None:
+    def _attempt(self, arm: _Arm, question: Question, context: DynamicCache, logits: Tensor) -> None:
         """Ask one arm; one that has failed is out, the others go on."""
         if arm.error is not None:
             return
         begin = time.perf_counter()
         try:
+            check_reference(logits, "after the context")
             self._answer(arm, question, context)
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
@@ -99,6 +105,8 @@ class _Block:
         length = len(sample.context)
         check_packed(arm.label, cache, length, sample.place, tail=self.tail)
         arm.answers.append(answer(self.model, cache, sample))
+        if arm is self.reference and math.isnan(arm.answers[-1].log_prob):
+            raise QuantKVError("the exact cache itself gives answers that are not finite: nothing is said")
         arm.reads.append(packed_read_fraction(cache, length, calls_after(sample)))
         arm.saturated += cache.saturated
         arm.effective = effective(self.model, spec, cache, attn="quantkv", saturated=arm.saturated)

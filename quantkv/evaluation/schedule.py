@@ -69,6 +69,14 @@ class Schedule:
         first = first_calls[:, None]
         return torch.where(positions < first, first if self.final else 0, before)
 
+    def last(self, positions: Tensor, first_calls: Tensor) -> Tensor:
+        """The last position of the call that holds each of `positions` `[n]`: `[1|B, n]`."""
+        stops = torch.tensor([0, *self.calls]).cumsum(0)
+        call = torch.searchsorted(stops, positions, right=True).clamp_max(len(stops) - 1)
+        after = torch.where(positions < stops[-1], stops[call] - 1, positions)
+        first = first_calls[:, None]
+        return torch.where(positions < first, first - 1, after)
+
 
 def _prefill(prefill: Prefill) -> Tensor | None:
     if isinstance(prefill, str):
@@ -150,6 +158,14 @@ class Call:
     @property
     def positions(self) -> Tensor:
         return torch.arange(self.offset, self.stop)
+
+    def last(self) -> tuple[Tensor, Tensor]:
+        """For each query the column of this call's queries with which its own call ends, as far as this one
+        goes, and whether it is a real token: `[B, queries]` each."""
+        columns = self.schedule.last(self.positions, self.first_calls).clamp_max(self.stop - 1) - self.offset
+        begins, ends = self.rows.begins[:, None], self.rows.ends[:, None]
+        real = (self.positions >= begins) & (self.positions < ends)
+        return columns.expand_as(real), real
 
     @property
     def pads(self) -> Tensor:

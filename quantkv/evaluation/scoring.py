@@ -10,16 +10,24 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.evaluation.divergence import TokenScores, compare
-from quantkv.evaluation.huggingface import attention, dynamic_bytes, forward, share, stock_attention
+from quantkv.evaluation.huggingface import (
+    attention,
+    dynamic_bytes,
+    forward,
+    keeping_cache,
+    share,
+    stock_attention,
+)
+from quantkv.evaluation.one_pass import one_pass
+from quantkv.evaluation.packed_arms import reference
 from quantkv.evaluation.protocols import Protocol
 from quantkv.evaluation.simulate import PLAIN_WINDOW, protocol_calls, simulate
-
-REFERENCE = "exact"
 
 
 @dataclass(slots=True)
 class PreparedWindow:
-    """What the arms of a window share. `cache` holds the exact prompt, None where prefill is not exact."""
+    """What the arms of a window share. `cache` holds the exact prompt; None where prefill is not exact, or
+    where the model cannot read on from it in one call: then the whole window runs each time."""
 
     ids: Tensor
     start: int | None
@@ -54,9 +62,10 @@ class Scorer:
 
     def prepare(self, ids: Tensor, start: int | None = None) -> PreparedWindow:
         """Prefill the prompt, and score the window with the reference."""
-        cache = self._prefilled(ids) if self.protocol.prefill == "exact" else None
+        kept = self.protocol.prefill == "exact" and one_pass(self.model).continues
+        cache = self._prefilled(ids) if kept else None
         window = PreparedWindow(ids, start, cache, torch.empty(0))
-        window.logits_ref = self._simulated(window, REFERENCE)[0].cpu()
+        window.logits_ref = self._simulated(window, reference(self.model))[0].cpu()
         if cache is not None:
             window.cache = share(cache, "cpu")
         return window
@@ -82,7 +91,7 @@ class Scorer:
         return compare(window.logits_ref.to(logits.device), logits, targets).kl
 
     def _prefilled(self, ids: Tensor) -> DynamicCache:
-        cache = DynamicCache()
+        cache = keeping_cache(self.model.config)
         with torch.inference_mode(), attention(self.model, stock_attention(self.model)):
             forward(self.model, ids[None, : self.first], cache)
         return cache

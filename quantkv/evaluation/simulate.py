@@ -20,6 +20,9 @@ from quantkv.cache import QuantizedCache
 from quantkv.codecs import compute_dtype
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation.decode_exact import RoundTrip, Storage
+from quantkv.evaluation.huggingface import evaluating
+from quantkv.evaluation.one_pass import one_pass
+from quantkv.evaluation.rope import reaches
 from quantkv.evaluation.schedule import Lengths, Prefill, Schedule, read_lengths
 from quantkv.evaluation.simulation import Simulation
 from quantkv.hooks import SIMULATION, fused_attention
@@ -80,11 +83,11 @@ def simulate(
     is_function = callable(spec) and not isinstance(spec, (str, CacheSpec))
     cache = QuantizedCache(model.config, "exact" if is_function else parse_spec(spec))  # type: ignore[arg-type]
     layers = _layers_of_function(cache, spec, window) if is_function else _layers(cache)  # type: ignore[arg-type]
-    spans = {i: layer.sliding_window for i, layer in enumerate(cache.layers) if layer.is_sliding}
-    simulation = Simulation(layers, schedule, is_function, spans, ends)
+    spans = {i: cache.layers[i].sliding_window for i, slides in enumerate(cache.is_sliding) if slides}
+    simulation = Simulation(layers, schedule, is_function, one_pass(model), spans, ends)
     token = SIMULATION.set(simulation)
     try:
-        with fused_attention(model), _announced(model, simulation):
+        with evaluating(model), fused_attention(model), _announced(model, simulation):
             yield simulation
     finally:
         SIMULATION.reset(token)
@@ -105,7 +108,8 @@ def _announced(model: PreTrainedModel, simulation: Simulation) -> Iterator[None]
         for module in {model, model.base_model}
     ]
     try:
-        yield
+        with reaches(model, simulation.reach):
+            yield
     finally:
         for hook in hooks:
             hook.remove()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from quantkv.attention import KVHandle
-from quantkv.errors import QuantKVError
+from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation.decode_exact import Kept, Storage, mixed_attention
+from quantkv.evaluation.one_pass import OnePass
+from quantkv.evaluation.rope import Reach
 from quantkv.evaluation.schedule import Call, Rows, Schedule
 
 
@@ -21,6 +25,7 @@ class Simulation:
     layers: dict[int, tuple[Storage, Storage]]
     schedule: Schedule
     simulated: bool
+    model: OnePass
     spans: dict[int, int] = field(default_factory=dict)
     """How many tokens each layer with a sliding window attends to."""
     lengths: Tensor | None = None
@@ -28,6 +33,8 @@ class Simulation:
     _told: Rows | None = None
     _seen: int | None = None
     _call: Call | None = None
+    _calls: Iterator[tuple[int, int]] = field(default_factory=lambda: iter(()))
+    _reaches: list[Reach] = field(default_factory=list)
     _new_rows: bool = True
     _counts: Tensor = field(default_factory=lambda: torch.zeros(2, 0, dtype=torch.float64))
     _earlier: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
@@ -62,12 +69,20 @@ class Simulation:
     def begin_forward(self) -> None:
         """The model is called: nothing is known of its rows until a mask tells."""
         self._told = self._seen = self._call = None
+        self._calls = cycle(self.model.calls)
+        self._reaches.clear()
         self._new_rows = True
 
     def begin_call(self, padding: Tensor | None, seen: int) -> None:
-        """The 2-D mask `[B, T]` and the tokens cached before this call, as the mask function is told."""
-        self._told = None if padding is None else Rows.of_mask(padding)
-        self._seen, self._call = seen, None
+        """The 2-D mask `[B, T]` and the tokens cached before this call, as the mask function is told; a mask
+        over an encoder's tokens comes after that and tells neither."""
+        if self._told is None and padding is not None:
+            self._told = Rows.of_mask(padding)
+        self._seen, self._call = max(seen, self._seen or 0), None
+
+    def reach(self, reach: Reach) -> None:
+        """How far the positions of this call go, as its rotary embedding is told."""
+        self._reaches.append(reach)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
         """Attention of one layer, `[B, Hq, Q, Dv]`; None where the layer is not quantized. `options` are
@@ -76,7 +91,10 @@ class Simulation:
             raise QuantKVError(
                 "simulate() stands in for a quantized cache: call the model with a plain cache or none"
             )
+        layer = self._donor(layer)
         call, span = self._call_of(query, key), self.spans.get(layer)
+        if span is not None and key.shape[2] == call.stop > span:
+            _check_span(layer, span, options["mask"])
         windows = tuple(storage.window for storage in self.layers.get(layer, ()))
         self._counts += call.counts(span or call.stop, windows)
         if layer not in self.layers:
@@ -92,12 +110,26 @@ class Simulation:
         )
         return mixed_attention(query, keys, values, call.exact_groups(), call.offset, span, options)
 
+    def _donor(self, layer: int) -> int:
+        """The layer whose keys and values this call of attention reads."""
+        expected, donor = next(self._calls)
+        if layer != expected:
+            raise UnsupportedError(f"attention of layer {layer} ran where that of layer {expected} was due")
+        return donor
+
     def _call_of(self, query: Tensor, key: Tensor) -> Call:
         """The call that runs; its first layer sets it up."""
         if self._call is None:
             batch, _, length, _ = query.shape
             offset = key.shape[2] - length if self._seen is None else self._seen
+            if offset and length > 1 and not self.model.continues:
+                raise UnsupportedError(
+                    "the model's linear layers do not continue from a cache with several tokens at once: "
+                    "run the whole sequence in one pass"
+                )
             self._call = Call(self.schedule, self._rows(batch, offset + length), offset, offset + length)
+            for reach in self._reaches:
+                reach.check(*self._call.last())
             self._begin_rows(batch, offset)
         return self._call
 
@@ -117,3 +149,13 @@ class Simulation:
             self._earlier += self._counts.sum(-1)
             self._counts = torch.zeros(2, batch, dtype=torch.float64)
         self._new_rows = False
+
+
+def _check_span(layer: int, span: int, mask: Tensor | None) -> None:
+    """Raise where the last query sees tokens that have left the window: decoding would have dropped them."""
+    out = None if mask is None else mask[:, :, -1, : mask.shape[-1] - span]
+    if out is None or bool((out if out.dtype == torch.bool else out > torch.finfo(out.dtype).min / 2).any()):
+        raise UnsupportedError(
+            f"layer {layer} caches its last {span} tokens, but attends to all of them without a cache: one "
+            f"pass of more than {span} tokens is not decoding"
+        )

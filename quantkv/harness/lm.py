@@ -19,6 +19,8 @@ from torch import Tensor
 from quantkv import __version__
 from quantkv.cache import QuantizedCache
 from quantkv.errors import QuantKVError
+from quantkv.evaluation.divergence import finite
+from quantkv.evaluation.huggingface import evaluating
 from quantkv.evaluation.simulate import simulate
 from quantkv.harness.prefill import ContextPrefill
 from quantkv.harness.reads import Reads, generated_reads
@@ -94,7 +96,8 @@ class QuantKVLM(HFLM):
         answers: list[Any] = [None] * len(requests)
         for task, own in places.items():
             self._task = task
-            results = answer([requests[place] for place in own], disable_tqdm=disable_tqdm)
+            with evaluating(self.model):
+                results = answer([requests[place] for place in own], disable_tqdm=disable_tqdm)
             for place, result in zip(own, results, strict=True):
                 answers[place] = result
             self._complain()
@@ -146,9 +149,20 @@ class QuantKVLM(HFLM):
         lengths, scored = [row.length for row in rows], [row.context - 1 for row in rows]
         with simulate(self.model, self.spec, lengths=lengths, count_from=scored, **arguments) as simulation:
             logits = super()._model_call(inps)
+        self._check_finite(logits, lengths)
         if self._wave is not None:
             self.reads[self._task].add(*simulation.reads)
         return logits
+
+    def _check_finite(self, logits: Tensor, lengths: list[int]) -> None:
+        """Raise QuantKVError where a real token's logits are no distribution: its score would be a number all
+        the same."""
+        real = torch.arange(logits.shape[1]) < torch.tensor(lengths)[:, None]
+        if not bool(finite(logits).cpu()[real].all()):
+            raise QuantKVError(
+                f"logits through {self.spec} are not finite: scores would say nothing; try format exact, and "
+                "if that is no better the model in another dtype"
+            )
 
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
         """Token ids `[B, T + new]` of prompts `[B, T]` padded on the left."""

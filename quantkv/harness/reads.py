@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from quantkv.evaluation.reading import attended_layers
 from quantkv.evaluation.schedule import Call, Rows, Schedule
 from quantkv.layer import QuantizedLayer
 
@@ -52,7 +53,7 @@ def generated_reads(cache: QuantizedCache, begins: Tensor, prompt: int, ends: Te
     schedule = Schedule(torch.tensor([prompt]), count_from=torch.tensor([prompt - 1]))
     call = Call(schedule, Rows(begins, ends), 0, max(prompt, int(ends.max())))
     total = torch.zeros(2, dtype=torch.float64)
-    for layer in cache.layers:
+    for layer in attended_layers(cache):
         packs = isinstance(layer, QuantizedLayer)
         windows = (layer.spec.key_window, layer.spec.value_window) if packs else ()
         span = layer.sliding_window if layer.is_sliding else call.stop

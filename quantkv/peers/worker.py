@@ -101,8 +101,8 @@ def live_bytes(cache: Any) -> int:
 
 
 def kept_tokens(cache: Any) -> list[int]:
-    """How many tokens each layer holds."""
-    return [int(layer.get_seq_length()) for layer in cache.layers]
+    """How many tokens each layer holds; none where it caches no keys, as linear layers do."""
+    return [int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else 0 for layer in cache.layers]
 
 
 def exact_bytes(cache: Any) -> int:

@@ -28,7 +28,7 @@ def _kl(quality: dict[str, Any], thresholds: Thresholds) -> Finding:
     kl, low, high = (quality[name] for name in ("kl_mean", "kl_low", "kl_high"))
     verdict = thresholds.verdict(kl)
     if not math.isfinite(kl) or not math.isfinite(quality["nll"]):
-        return Finding(Verdict.UNFIT, "the model's output is not finite")
+        return Finding(Verdict.UNFIT, "with this format the model's output is not finite")
     interval = "" if low is None else f" (95 % interval {max(0.0, low):.2g} to {high:.2g})"
     words = f"mean KL {kl:.2g} nats per token{interval}"
     if low is not None and thresholds.verdict(low) != thresholds.verdict(high):

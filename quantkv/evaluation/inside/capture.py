@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.errors import UnsupportedError
-from quantkv.evaluation.huggingface import forward
+from quantkv.evaluation.divergence import check_reference
+from quantkv.evaluation.huggingface import evaluating, forward
+from quantkv.evaluation.one_pass import one_pass
 from quantkv.hooks import SIMULATION, fused_attention
 
 
@@ -34,29 +35,24 @@ class Seen:
 @dataclass(slots=True)
 class _Capture:
     visit: Callable[[Seen], None]
-    count: int = 0
 
     def begin_call(self, padding: Any, seen: int) -> None:
         """One unpadded call without a cache: nothing to note."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> None:
-        self.count += 1
         self.visit(Seen(layer, query, key, value, options))
 
 
 def capture(model: Any, ids: Tensor, visit: Callable[[Seen], None]) -> None:
     """Run the model over ids `[T]` without a cache and show `visit` each layer; nothing is kept in between.
 
-    Raises UnsupportedError where the model's attention does not go through the registered function.
+    Raises UnsupportedError where attention is not called with the keys and values that the model caches.
     """
+    one_pass(model)
     looker = _Capture(visit)
     token = SIMULATION.set(looker)
     try:
-        with torch.inference_mode(), fused_attention(model):
-            forward(model, ids[None])
+        with torch.inference_mode(), evaluating(model), fused_attention(model):
+            check_reference(forward(model, ids[None], keep=len(ids)), "of the text")
     finally:
         SIMULATION.reset(token)
-    if not looker.count:
-        raise UnsupportedError(
-            f"{type(model).__name__} calls no registered attention function: its keys and values stay hidden"
-        )
