@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from quantkv import QuantizedCache, load_model, parse_spec
+from quantkv import QuantizedCache, check, evaluate, load_model, parse_spec
 from quantkv.cache import cache_argument
 from quantkv.codecs import saturated
+from quantkv.data import Text, bos_id, tokenize
 from quantkv.evaluation.arms import effective
+from quantkv.evaluation.windows import make_windows
 
 BEYOND = [
     # spec, the largest value, scales and zeros at the end of their range for 2 heads of 3 tokens
@@ -135,3 +137,50 @@ def test_rows_of_measurements_carry_the_count() -> None:
     with warnings.catch_warnings(action="ignore"):
         cache.update(torch.randn(1, 2, 200, 16), torch.full((1, 2, 200, 16), -1e5), 0)
     assert effective(model, parse_spec("int4-head"), cache)["saturated"] == cache.saturated > 0
+
+
+# --- rows of the decode-exact pass ---
+TEXT = Text("words", "the quick brown fox jumps over the lazy dog. " * 60, "f" * 64, "made up")
+SHORT: dict[str, Any] = {"text": TEXT, "windows": 1, "score": 16}
+
+
+def said_of(work: Any) -> tuple[Any, list[str]]:
+    """What `work` gives, and what it says of saturation."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = work()
+    return found, [str(w.message) for w in said if "saturated" in str(w.message)]
+
+
+def test_a_quality_row_counts_what_decoding_counts_and_says_it_once() -> None:
+    """One window of 96 + 16 + 1 tokens: the last query finds packed what 111 tokens before it left."""
+    spec, model = "int4-head+r8+f4+s2+k0", large_values(4e6)
+    tok = load_model("random-llama")[1]
+    formats = [spec, "int4-head@bf16+r8+f4"]
+    evaluation, said = said_of(lambda: evaluate(model, tok, formats, contexts=[96], **SHORT))
+    own, wide = evaluation.rows
+    plan = make_windows(tokenize(TEXT, tok), span=96, score=16, windows=1, bos_id=bos_id(tok))
+    cache = QuantizedCache(model.config, spec)
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        for part in plan.at(96)[0][None, :111].split([96, *[1] * 15], 1):
+            model(part, **{cache_argument(model): cache})
+    assert own["effective"]["saturated"] == cache.saturated > 0
+    assert any(f"{cache.saturated} scales, zeros or values" in flag for flag in own["quality"]["flags"])
+    assert wide["effective"]["saturated"] == 0
+    assert not any("@bf16" in flag for flag in wide["quality"]["flags"])
+    assert len(said) == 1 and "@bf16" in said[0] and spec in said[0]
+
+
+def test_a_function_has_no_scales_to_count() -> None:
+    model, tok = load_model("random-llama")
+    (row,) = evaluate(model, tok, {"half": lambda x: x.half().to(x.dtype)}, contexts=[128], **SHORT).rows
+    assert row["effective"]["saturated"] is None
+
+
+def test_check_names_it_as_a_reason_where_the_format_hurts() -> None:
+    model, tok = large_values(4e6, "float32"), load_model("random-llama")[1]
+    options: dict[str, Any] = {"context": 96, **SHORT}
+    found, _ = said_of(lambda: check(model, tok, ["int4-head+r8+f4", "int8-head@bf16+r8+f4"], **options))
+    hurt, wide = found.formats
+    assert hurt.hurts and "beyond the range" in hurt.reasons[0] and "@bf16" in hurt.reasons[0]
+    assert not any("beyond the range" in reason for reason in wide.reasons)

@@ -34,11 +34,16 @@ def check_effect(label: str, spec: Any, identical: bool) -> None:
         raise QuantKVError(f"{label} changed no logit: the cache was not exercised")
 
 
-def flagged(quality: Quality, spec: Any, protocol: Protocol) -> Quality:
-    """The quality with everything a reader must not miss in its flags."""
-    return replace(
-        quality, flags=[*quality.flags, *_measurement_flags(quality, spec, protocol), *_damage_flags(quality)]
-    )
+def flagged(quality: Quality, spec: Any, protocol: Protocol, saturated: int | None = None) -> Quality:
+    """The quality with everything a reader must not miss in its flags; `saturated` counts stored numbers."""
+    flags = [*_measurement_flags(quality, spec, protocol), *_damage_flags(quality), *beyond_range(saturated)]
+    return replace(quality, flags=[*quality.flags, *flags])
+
+
+def beyond_range(saturated: int | None) -> list[str]:
+    """What is said of stored numbers at the end of their dtype's range, if there are any."""
+    said = "scales, zeros or values are beyond the range of their dtype and clip; @bf16 reaches further"
+    return [f"{saturated} {said}"] if saturated else []
 
 
 def _measurement_flags(quality: Quality, spec: Any, protocol: Protocol) -> list[str]:

@@ -24,6 +24,13 @@ BLOCK_SCORES = 2**22
 LEAST_QUERIES, MOST_QUERIES = 8, 128
 
 
+@dataclass(slots=True)
+class Saturation:
+    """How many stored numbers stood at the end of their dtype's range, over all that was packed."""
+
+    numbers: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """How one tensor of one layer is stored: its window, and `x -> x̂` on `[B, H, T, D]`, T whole flush

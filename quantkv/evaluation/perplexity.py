@@ -31,6 +31,7 @@ from quantkv.evaluation.scale import bf16_twin, no_bf16_twin
 from quantkv.evaluation.scoring import PreparedWindow, Scorer
 from quantkv.evaluation.simulate import PLAIN_WINDOW
 from quantkv.evaluation.windows import scored_length
+from quantkv.notices import Notices
 from quantkv.spec import CacheSpec
 
 HOST_SHARE = 0.3
@@ -105,6 +106,7 @@ class _Arm:
     literal: LiteralArm | None = None
     quality: Quality | None = None
     effective: Result | None = None
+    saturated: int = 0
 
     def result(self, keep_tokens: bool) -> Result:
         if self.quality is None or self.effective is None:
@@ -204,6 +206,7 @@ class _Block:
         if arm.literal is None and is_literal(arm.spec):
             arm.literal = LiteralArm(self.model, arm.spec, self.protocol, self.context)
         scored = arm.literal.score(window) if arm.literal else self.scorer.score(window, arm.spec)
+        arm.saturated += scored.saturated
         check_exercised(arm.label, scored.packed_read, self.context)
         arm.tally.add(
             scored.tokens, start=window.start, packed_read=scored.packed_read, identical=scored.identical
@@ -216,6 +219,9 @@ class _Block:
             arm.literal.close()
         else:
             bits, arm.effective = cache_figures(self.model, arm.spec, self.context, self.lengths)
+            arm.effective["saturated"] = None if callable(arm.spec) else arm.saturated
+            if arm.saturated:
+                Notices().say("saturated", arm.label)
         if callable(arm.spec):
             window = self.protocol.overrule_window(PLAIN_WINDOW)
             arm.effective |= {"sinks": window.sinks} | dict.fromkeys(
@@ -227,4 +233,4 @@ class _Block:
         quality = summarise(
             arm.tally, bits=bits, floor_path_kl=self.floor_kl, scale_bf16_kl=scale, seed=self.seed
         )
-        arm.quality = flagged(quality, arm.spec, self.protocol)
+        arm.quality = flagged(quality, arm.spec, self.protocol, arm.effective["saturated"])

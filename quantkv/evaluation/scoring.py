@@ -22,6 +22,7 @@ from quantkv.evaluation.one_pass import one_pass
 from quantkv.evaluation.packed_arms import reference
 from quantkv.evaluation.protocols import Protocol
 from quantkv.evaluation.simulate import PLAIN_WINDOW, protocol_calls, simulate
+from quantkv.evaluation.simulation import Simulation
 
 
 @dataclass(slots=True)
@@ -42,11 +43,12 @@ class PreparedWindow:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One window scored with one format."""
+    """One window scored with one format. `saturated`: stored numbers at the end of their dtype's range."""
 
     tokens: TokenScores
     packed_read: float | None
     identical: bool
+    saturated: int = 0
 
 
 class Scorer:
@@ -71,10 +73,11 @@ class Scorer:
         return window
 
     def score(self, window: PreparedWindow, spec: Any) -> Scored:
-        logits, packed_read = self._simulated(window, spec)
+        logits, simulation = self._simulated(window, spec)
         logits_ref = window.logits_ref.to(logits.device)
         tokens = compare(logits_ref, logits, window.ids[self.first + 1 :])
-        return Scored(tokens, packed_read, torch.equal(logits, logits_ref))
+        identical, saturated = torch.equal(logits, logits_ref), simulation.saturation.numbers
+        return Scored(tokens, simulation.packed_read_fraction, identical, saturated)
 
     def floor_kl(self, window: PreparedWindow) -> float:
         """Mean KL of the reference to stock attention: smaller differences are those of the arithmetic."""
@@ -96,13 +99,13 @@ class Scorer:
             forward(self.model, ids[None, : self.first], cache)
         return cache
 
-    def _simulated(self, window: PreparedWindow, spec: Any) -> tuple[Tensor, float]:
+    def _simulated(self, window: PreparedWindow, spec: Any) -> tuple[Tensor, Simulation]:
         options = self.calls | {"count_from": self.first}
         if callable(spec):
             options |= {"window": self.protocol.overrule_window(PLAIN_WINDOW)}
         with torch.inference_mode(), simulate(self.model, spec, **options) as simulation:
             logits = self._forward(window)
-        return logits, simulation.packed_read_fraction
+        return logits, simulation
 
     def _forward(self, window: PreparedWindow) -> Tensor:
         """Logits of the queries: on the prefilled prompt where there is one, else of the whole window."""

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from quantkv.cache import QuantizedCache
-from quantkv.codecs import compute_dtype
+from quantkv.codecs import compute_dtype, saturated
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.decode_exact import RoundTrip, Storage
+from quantkv.evaluation.decode_exact import RoundTrip, Saturation, Storage
 from quantkv.evaluation.huggingface import evaluating
 from quantkv.evaluation.one_pass import one_pass
 from quantkv.evaluation.rope import reaches
@@ -82,9 +82,10 @@ def simulate(
         raise UnsupportedError("simulate() runs models that only decode, not encoder-decoder models")
     is_function = callable(spec) and not isinstance(spec, (str, CacheSpec))
     cache = QuantizedCache(model.config, "exact" if is_function else parse_spec(spec))  # type: ignore[arg-type]
-    layers = _layers_of_function(cache, spec, window) if is_function else _layers(cache)  # type: ignore[arg-type]
+    count, function = Saturation(), spec if is_function else None
+    layers = _layers_of_function(cache, function, window) if callable(function) else _layers(cache, count)
     spans = {i: cache.layers[i].sliding_window for i, slides in enumerate(cache.is_sliding) if slides}
-    simulation = Simulation(layers, schedule, is_function, one_pass(model), spans, ends)
+    simulation = Simulation(layers, schedule, is_function, one_pass(model), spans, ends, count)
     token = SIMULATION.set(simulation)
     try:
         with evaluating(model), fused_attention(model), _announced(model, simulation):
@@ -131,11 +132,11 @@ def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
     return {"calls": [int(size)] * whole + ([rest] if rest else [])}
 
 
-def _layers(cache: QuantizedCache) -> dict[int, tuple[Storage, Storage]]:
+def _layers(cache: QuantizedCache, count: Saturation) -> dict[int, tuple[Storage, Storage]]:
     return {
         i: (
-            Storage(layer.spec.key_window, _round_trip(layer.spec.key)),
-            Storage(layer.spec.value_window, _round_trip(layer.spec.value)),
+            Storage(layer.spec.key_window, _round_trip(layer.spec.key, count)),
+            Storage(layer.spec.value_window, _round_trip(layer.spec.value, count)),
         )
         for i, layer in enumerate(cache.layers)
         if layer in cache.quantized_layers
@@ -146,7 +147,7 @@ def _layers_of_function(
     cache: QuantizedCache, function: FakeQuant, window: Window
 ) -> dict[int, tuple[Storage, Storage]]:
     storage = Storage(window, _checked(function))
-    return dict.fromkeys(_layers(cache), (storage, storage))
+    return dict.fromkeys(_layers(cache, Saturation()), (storage, storage))
 
 
 def _checked(function: FakeQuant) -> RoundTrip:
@@ -165,15 +166,17 @@ def _checked(function: FakeQuant) -> RoundTrip:
     return round_trip
 
 
-def _round_trip(tensor: TensorSpec) -> RoundTrip:
+def _round_trip(tensor: TensorSpec, count: Saturation) -> RoundTrip:
     """Encode and decode whole flush chunks, a span of them at a time."""
     codec = tensor.build()
     span = -(-ENCODE_TOKENS // tensor.flush) * tensor.flush
 
     def round_trip(x: Tensor) -> Tensor:
-        parts = (
-            codec.decode(codec.encode(part), x.shape[-1], compute_dtype(x.dtype)) for part in x.split(span, 2)
-        )
-        return torch.cat(list(parts), 2)
+        parts = []
+        for part in x.split(span, 2):
+            fields = codec.encode(part)
+            count.numbers += saturated(part, fields)
+            parts.append(codec.decode(fields, x.shape[-1], compute_dtype(x.dtype)))
+        return torch.cat(parts, 2)
 
     return round_trip

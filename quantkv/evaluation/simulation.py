@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quantkv.attention import KVHandle
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.decode_exact import Kept, Storage, mixed_attention
+from quantkv.evaluation.decode_exact import Kept, Saturation, Storage, mixed_attention
 from quantkv.evaluation.one_pass import OnePass
 from quantkv.evaluation.rope import Reach
 from quantkv.evaluation.schedule import Call, Rows, Schedule
@@ -30,6 +30,7 @@ class Simulation:
     """How many tokens each layer with a sliding window attends to."""
     lengths: Tensor | None = None
     """Where each row ends, where the caller said so."""
+    saturation: Saturation = field(default_factory=Saturation)
     _told: Rows | None = None
     _seen: int | None = None
     _call: Call | None = None

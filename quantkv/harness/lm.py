@@ -75,6 +75,7 @@ class QuantKVLM(HFLM):
             tokenizer = _checked(tokenizer or own)
         QuantizedCache(pretrained.config, self.spec)  # fails here where the format does not fit the model
         self.reads: dict[str, Reads] = defaultdict(Reads)
+        self.saturated = 0
         self._task = ""
         self._wave: Wave | None = None
         super().__init__(pretrained=pretrained, tokenizer=tokenizer, backend="causal", **options)
@@ -152,6 +153,7 @@ class QuantKVLM(HFLM):
         self._check_finite(logits, lengths)
         if self._wave is not None:
             self.reads[self._task].add(*simulation.reads)
+            self.saturated += simulation.saturation.numbers
         return logits
 
     def _check_finite(self, logits: Tensor, lengths: list[int]) -> None:
@@ -188,6 +190,7 @@ class QuantKVLM(HFLM):
             "kv_format": str(self.spec),
             "kv_prefill": self.prefill.name,
             "packed_read_fraction": shares,
+            "saturated": self.saturated,
             "quantkv_version": __version__,
         }
 

@@ -11,6 +11,7 @@ from quantkv.data import Text, bos_id, load_text, tokenize
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.arms import Progress, Result
 from quantkv.evaluation.bits import bits_packed
+from quantkv.evaluation.checks import beyond_range
 from quantkv.evaluation.gate.advice import advice, alternatives
 from quantkv.evaluation.gate.judge import judge
 from quantkv.evaluation.gate.reasons import diagnose
@@ -48,11 +49,14 @@ class FormatCheck:
         return max(found.verdict for found in self.findings)
 
     @property
+    def hurts(self) -> bool:
+        return self.verdict in (Verdict.CAUTION, Verdict.UNFIT)
+
+    @property
     def can_be_explained(self) -> bool:
         """Whether damage was measured that the inside views may explain: rounding, not overflow."""
         kl = self.figures.get("kl_mean")
-        hurts = self.verdict in (Verdict.CAUTION, Verdict.UNFIT)
-        return hurts and not self.spec.is_raw and kl is not None and math.isfinite(kl)
+        return self.hurts and not self.spec.is_raw and kl is not None and math.isfinite(kl)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -150,7 +154,10 @@ def _judged(label: str, spec: CacheSpec, result: Result, model: Any, thresholds:
         return FormatCheck(label, spec, [Finding(Verdict.UNCHECKED, result["reason"])])
     quality = result["quality"]
     figures = {name: quality[name] for name in FIGURES}
-    return FormatCheck(label, spec, judge(quality, model, spec, thresholds), figures)
+    found = FormatCheck(label, spec, judge(quality, model, spec, thresholds), figures)
+    if found.hurts:
+        found.reasons += beyond_range(result["effective"]["saturated"])
+    return found
 
 
 def _explain(
@@ -167,7 +174,7 @@ def _explain(
     }
     others = inspect(model, ids, {k: v for found in near.values() for k, v in found.items()}, **options)
     for label in hurt:
-        results[label].reasons = diagnoses[label].words
+        results[label].reasons += diagnoses[label].words
         results[label].advice = _advice(model, label, near[label], (seen, others))
 
 
