@@ -110,9 +110,9 @@ class QuantizedLayer(DynamicLayer):
         if key_states.shape[0] != self._rows:
             raise QuantKVError(f"the cache holds {self._rows} rows, this call brings {key_states.shape[0]}")
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
-        if self.saturated:
+        if self.key_store.pages.saturated or self.value_store.pages.saturated:
             self._say("saturated")
-        if self.packed_at is not None:
+        if self.spec.quantize_after and self.packed_at is not None:
             self._say("packed_at")
         if first and self.prefill == "exact":
             return key_states, value_states

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +86,18 @@ def test_packing_after_q_is_said_once_and_its_length_told(calls: tuple[int, ...]
     first = next((n for n in lengths if n > 100), 120)
     assert cache.describe()["packed_at"].tolist() == [first, first]
     assert said("packed_at", lambda: append(cache.fork(), 50)) == 0
+
+
+def test_a_file_keeps_what_happened(tmp_path: Path) -> None:
+    cache = empty("int4-head+q100")
+    with warnings.catch_warnings(action="ignore"):
+        for layer in range(2):
+            cache.update(torch.randn(2, 2, 150, 32), torch.full((2, 2, 150, 32), -1e5), layer)
+    cache.save(tmp_path / "cache")
+    loaded = QuantizedCache.load(tmp_path / "cache", config())
+    events = ["saturated", "packed_at"]
+    assert loaded.describe()[events].equals(cache.describe()[events])
+    assert (loaded.describe()["saturated"] > 0).all()
 
 
 def test_nothing_is_said_of_formats_that_always_pack() -> None:

@@ -272,6 +272,8 @@ class TensorStore:
             "held_from": self._held_from,
             "tables": tables,
             "used": self.pages.used,
+            "saturated": self.pages.saturated,
+            "packed_at": self.packed_at,
         }
         return {"pages": records, "ring": self.ring.buffer, "sinks": self.sinks.buffer}, numbers
 
@@ -283,3 +285,4 @@ class TensorStore:
         self.ring.buffer.copy_(tensors["ring"])
         self.sinks.buffer.copy_(tensors["sinks"])
         self.length, self._held_from = numbers["length"], list(numbers["held_from"])
+        self.pages.saturated, self.packed_at = numbers.get("saturated", 0), numbers.get("packed_at")
