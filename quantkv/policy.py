@@ -13,13 +13,11 @@ held so that going back by up to `reserve` tokens is bit-equal to never having g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from typing import TypeVar
 
 from torch import Tensor
 
-from quantkv.errors import QuantKVError
+from quantkv.plugins import Registry
 
 Length = TypeVar("Length", int, Tensor)
 
@@ -63,32 +61,22 @@ class Window:
         return max(self.capacity, min(waiting, 1 << max(0, length - 1).bit_length()))
 
 
-ENTRY_POINTS = "quantkv.policies"
-"""Installed packages offer policies under this entry-point group: each is a subclass of `Window`, named by
-it."""
-_POLICIES: dict[str, type[Window]] = {"window": Window}
-
-
 def register_policy(name: str, policy: type[Window]) -> None:
     """Add a policy under a name that specs can say (`+p.name`).
 
     A policy is a subclass of `Window` with its own `boundary` (and `capacity_at`, where more exact tokens
     are held). `boundary` may only grow, moves by whole flush chunks from `sinks` on, and never passes `n`.
     """
-    if name in _POLICIES:
-        raise QuantKVError(f"a policy named {name!r} is registered already")
-    _POLICIES[name] = policy
+    POLICIES.add(name, policy, policy.__module__)
+
+
+ENTRY_POINTS = "quantkv.policies"
+"""Installed packages offer policies under this entry-point group: each is a subclass of `Window`, named by
+it."""
+POLICIES: Registry[type[Window]] = Registry("policy", ENTRY_POINTS, register_policy)
+register_policy("window", Window)
 
 
 def policy_named(name: str) -> type[Window]:
     """The policy registered under `name`; QuantKVError naming the legal ones otherwise."""
-    _load_installed()
-    if name not in _POLICIES:
-        raise QuantKVError(f"unknown policy {name!r}; legal policies: {', '.join(sorted(_POLICIES))}")
-    return _POLICIES[name]
-
-
-@cache
-def _load_installed() -> None:
-    for entry_point in entry_points(group=ENTRY_POINTS):
-        register_policy(entry_point.name, entry_point.load())
+    return POLICIES.get(name)

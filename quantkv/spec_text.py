@@ -10,6 +10,7 @@ from typing import Any
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.registry import METADATA, SHARING_WORDS
 from quantkv.errors import QuantKVError
+from quantkv.plugins import HINT
 from quantkv.spec import (
     DEFAULT_FLUSH,
     DEFAULT_GROUP,
@@ -241,7 +242,8 @@ def _unknown(text: str) -> str:
     close = difflib.get_close_matches(text, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else "."
     return (
-        f"unknown format {text!r}{hint} Presets: {', '.join(presets())}. Codecs: {', '.join(codec_names())}."
+        f"unknown format {text!r}{hint} Presets: {', '.join(presets())}. Codecs: {', '.join(codec_names())}. "
+        f"Others: {HINT}"
     )
 
 

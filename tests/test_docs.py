@@ -69,8 +69,8 @@ def workplace(_models: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("configs", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
-    monkeypatch.setattr(policy, "_POLICIES", dict(policy._POLICIES))
+    for known in (registry.FAMILIES, policy.POLICIES):
+        monkeypatch.setattr(known, "known", dict(known.known))
     real = quantkv.models.load_model
 
     @functools.wraps(real)

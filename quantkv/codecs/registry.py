@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 
 import torch
 
@@ -18,6 +16,7 @@ from quantkv.codecs.base import Codec, Sharing
 from quantkv.codecs.float8 import Float8
 from quantkv.codecs.raw import Raw
 from quantkv.errors import QuantKVError
+from quantkv.plugins import Registry
 
 SHARING_WORDS = {
     "head": "token-head",
@@ -63,34 +62,29 @@ class CodecFamily:
     summary: str = ""
 
 
-_FAMILIES: dict[str, CodecFamily] = {}
+def register_codec(family: CodecFamily) -> None:
+    """Add a codec under its name; a name can be taken only once, though by the same family again."""
+    FAMILIES.add(family.name, family, getattr(family.build, "__module__", "Python"))
+
+
+def _take(name: str, value: object) -> None:
+    if not isinstance(value, CodecFamily):
+        raise QuantKVError(f"entry point {name!r} of {ENTRY_POINTS} must be a CodecFamily, not {value!r}")
+    register_codec(value)
+
+
 ENTRY_POINTS = "quantkv.codecs"
 """Installed packages offer codecs under this entry-point group; each entry point is a `CodecFamily`."""
-
-
-def register_codec(family: CodecFamily) -> None:
-    """Add a codec under its name; a name can be taken only once."""
-    if family.name in _FAMILIES:
-        raise QuantKVError(f"a codec named {family.name!r} is registered already")
-    _FAMILIES[family.name] = family
+FAMILIES: Registry[CodecFamily] = Registry("codec", ENTRY_POINTS, _take)
 
 
 def codec_family(name: str) -> CodecFamily:
     """The family registered under `name`; QuantKVError naming the legal ones otherwise."""
-    if name not in codec_names():
-        raise QuantKVError(f"unknown codec {name!r}; legal codecs: {', '.join(codec_names())}")
-    return _FAMILIES[name]
+    return FAMILIES.get(name)
 
 
 def codec_names() -> list[str]:
-    _load_installed()
-    return sorted(_FAMILIES)
-
-
-@cache
-def _load_installed() -> None:
-    for entry_point in entry_points(group=ENTRY_POINTS):
-        register_codec(entry_point.load())
+    return FAMILIES.names()
 
 
 def _affine(bits: int) -> Callable[[Options], Codec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,3 +25,16 @@ Formats = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+Imports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--import", metavar="FILE", help="a Python file that registers codecs or policies; repeatable"
+    ),
+]
+
+
+def import_files(paths: list[Path] | None) -> None:
+    from quantkv.plugins import import_file
+
+    for path in paths or []:
+        import_file(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.arguments import Json
+from quantkv.commands.arguments import Imports, Json, import_files
 from quantkv.commands.reporting import Written, print_report
 from quantkv.commands.streams import new_console
 
@@ -31,6 +31,7 @@ def sweep(
     executor: Annotated[
         str | None, typer.Option(help="local, ray or slurm, instead of run.executor; see docs/cluster.md")
     ] = None,
+    imports: Imports = None,
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="only this share of the grid")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the grid and stop")] = False,
     as_json: Json = False,
@@ -39,6 +40,7 @@ def sweep(
     from quantkv.sweep.config import load_config
 
     console = new_console(stderr=as_json, lasting=not dry_run)
+    import_files(imports)
     options = {"out": out, "executor": executor, "shard": shard}
     named = [f"run.{name}={json.dumps(str(value))}" for name, value in options.items() if value is not None]
     given = [*(overrides or []), *named]

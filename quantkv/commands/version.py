@@ -1,4 +1,4 @@
-"""``quantkv --version``."""
+"""Options of the command itself: ``quantkv --version`` and ``quantkv --import FILE``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from quantkv import __version__
+from quantkv.commands.arguments import Imports, import_files
 
 
 def show(wanted: bool) -> None:
@@ -19,5 +20,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=show, is_eager=True, help="print the version and exit")
     ] = False,
+    imports: Imports = None,
 ) -> None:
     """Options of the command itself."""
+    import_files(imports)

@@ -35,6 +35,7 @@ from quantkv.sweep.fitting import Fitted, fit, without_effect
 from quantkv.sweep.grid import BASELINE, BEHAVIOUR, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.results import Row
+from quantkv.sweep.rules import rules
 from quantkv.sweep.runner import OnArm, Result, Step
 from quantkv.sweep.versions import CODEC_VERSION
 from quantkv.sweep.workers import measure_memory
@@ -79,6 +80,8 @@ class LocalSession:
         facts |= {"device": self.device.type, "engine": self._engine(cell), "codecs": CODEC_VERSION}
         facts |= {"metrics": METRIC_VERSIONS[cell.kind]}
         facts |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
+        if own := rules(cell.spec):
+            facts["rules"] = {name: origin.version for name, origin in own.items()}
         if (fitted := self._fitted(cell)) is not None and fitted.reasons:
             facts["exact_layers"] = list(fitted.reasons)
         if cell.kind == "quality":
@@ -174,6 +177,8 @@ class LocalSession:
         made |= {"threads": self._threads(cell.kind), "seconds": round(seconds, 3)}
         made |= {"started": started.isoformat(timespec="seconds")}
         made |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
+        if own := rules(cell.spec):
+            made["rules"] = {name: f"{origin.name} {origin.version}" for name, origin in own.items()}
         made |= {"codecs": CODEC_VERSION, "keyed": cell.keyed(self.facts(cell))}
         return build_row(
             cell.kind,

@@ -18,6 +18,7 @@ from rich.console import Console
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.evaluation.provenance import Clock
 from quantkv.evaluation.rows import build_row
+from quantkv.plugins import import_file
 from quantkv.report.escapes import one_line
 from quantkv.sweep.answers import UNOPENED
 from quantkv.sweep.claims import Claims, prepare_folder
@@ -91,6 +92,8 @@ def run_sweep(sweep: Sweep, *, measure: Measure | None = None, console: Console 
 
 def work(sweep: Sweep, tried: Tried, *, measure: Measure | None = None, console: Console) -> Summary:
     """Measure as one of those who share the folder. Cells with a failed row newer than ``tried`` are left."""
+    for file in sweep.imports:  # before cells are made of formats that these bring
+        import_file(file.path, file.sha256)
     if measure is None:
         from quantkv.sweep.process import ProcessMeasure
 
