@@ -25,11 +25,11 @@ from quantkv.evaluation.protocols import Protocol, filled
 from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES
 from quantkv.evaluation.tasks import TAIL, check_room, task_names
 from quantkv.models.loading import DTYPES, is_built_in
-from quantkv.plugins import ImportedFile, import_file, imported
+from quantkv.plugins import ImportedFile, imported
 from quantkv.spec import CacheSpec
 from quantkv.sweep.formats import FormatEntry
 from quantkv.sweep.messages import lines, not_one_of
-from quantkv.sweep.paths import FOLDER, located
+from quantkv.sweep.paths import FOLDER, imported_files, located
 from quantkv.sweep.source import apply_overrides, read_yaml
 
 T = TypeVar("T")
@@ -294,21 +294,12 @@ class Report(Section):
     html: bool = True
 
 
-def _imported(value: Any, info: ValidationInfo) -> Any:
-    """All files that this process has imported by now, with those named here."""
-    for path in _as_list(value):
-        if not isinstance(path, str):
-            raise ValueError(f"{path!r} is no Python file that registers codecs, such as my_codec.py")
-        import_file(located(path, info.context))
-    return imported()
-
-
 class Sweep(Section):
     """One sweep; a kind of measurement left out is not made. ``import`` names Python files that register
     codecs or policies; it comes before the formats, which may name them."""
 
     version: Literal[1] = Field(alias="schema")
-    imports: Annotated[tuple[ImportedFile, ...], BeforeValidator(_imported)] = Field(
+    imports: Annotated[tuple[ImportedFile, ...], BeforeValidator(imported_files)] = Field(
         default_factory=imported, alias="import"
     )
     models: OneOrMore[ModelEntry]
