@@ -29,6 +29,7 @@ from quantkv.planner.configs import load_config
 from quantkv.planner.planning import largest, longest
 from quantkv.planner.probe import probe
 from quantkv.planner.sizes import both_sizes, machine_memory, parse_size
+from quantkv.planner.table import plan_table
 
 FAMILIES = (
     "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "mistral", "phi3", "gpt2", "falcon", "gpt_bigcode",
@@ -315,13 +316,14 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("24GB", 24_000_000_000), ("24 GiB", 24 * 2**30), ("1.5kb", 1500), ("0B", 0), ("2tib", 2 * 2**40)],
+    [("24GB", 24_000_000_000), ("24 GiB", 24 * 2**30), ("1.5kb", 1500), ("0B", 0), ("2tib", 2 * 2**40)]
+    + [("9007199.254740993GB", 9007199254740993)],
 )
 def test_sizes(text: str, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["24", "24G", "GB", "-1GB", "1e9GB", "24 Gb s"])
+@pytest.mark.parametrize("text", ["24", "24G", "GB", "-1GB", "1e9GB", "24 Gb s", "nanGB", "٣GB"])
 def test_sizes_without_a_clear_unit_are_refused(text: str) -> None:
     with pytest.raises(QuantKVError, match="24GB or 24GiB"):
         parse_size(text)
@@ -332,7 +334,11 @@ def test_sizes_without_a_clear_unit_are_refused(text: str) -> None:
     [
         ({"dtype": "int3"}, "unknown dtype"),
         ({"weights_dtype": "four"}, "bits per parameter"),
-        ({"weights_dtype": "-1"}, "bits per parameter"),
+        *(({"weights_dtype": bits}, "bits per parameter") for bits in ("-1", "0", "nan", "1e30", True)),
+        *(({name: 10**30}, f"{name} must be .* at most 2147483648") for name in ("context", "batch")),
+        *(({name: value}, f"{name} must be") for name in ("context", "batch") for value in (-1, 1e30, True)),
+        *(({"memory": value}, "a size in bytes must be") for value in (float("nan"), 1e30, "9" * 400 + "GB")),
+        ({"allowance": "9223372036855TB"}, "at most 9223372036854775808"),
         ({"context": 0}, "context must be"),
         ({"batch": 0}, "batch must be"),
         ({"memory": -5}, "at least 0"),
@@ -342,6 +348,15 @@ def test_sizes_without_a_clear_unit_are_refused(text: str) -> None:
 def test_wrong_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(QuantKVError, match=message):
         plan("random-llama", **{"memory": "1GB"} | options)
+
+
+@pytest.mark.parametrize(
+    ("allowance", "words"), [(0, "the weights alone need"), (10**9, "weights and allowance need")]
+)
+def test_what_does_not_fit_is_named(allowance: int, words: str) -> None:
+    found = plan("random-llama", ["fp16"], memory=0, allowance=allowance)
+    lines = [part for part in plan_table(found) if isinstance(part, str)]
+    assert any(line.startswith(words) for line in lines)
 
 
 def test_this_machine_has_memory() -> None:

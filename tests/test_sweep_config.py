@@ -353,3 +353,9 @@ def test_what_cannot_be_merged_is_one_line(text: str, problem: str) -> None:
     with pytest.raises(QuantKVError) as caught:
         parse_yaml(text, where="s.yaml")
     assert str(caught.value) in (f"s.yaml, {problem}", f"s.yaml: {problem}")
+
+
+def test_models_with_maps_of_devices_are_told_apart() -> None:
+    maps = [{"": "cpu"}, {"": "cpu"}, {"a": 0, "b": "cpu"}]
+    found = validate(raw(models=[{"id": "m", "device_map": given} for given in maps])).models
+    assert [entry.device_map for entry in found] == maps[1:]

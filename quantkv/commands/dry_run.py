@@ -34,6 +34,7 @@ def print_grid(settings: Sweep, console: Console) -> None:
         "sizes: the cache at its context, without weights and activations",
         f"free now: {both_sizes(free.nbytes)} ({free.where}); speed holds the caches of a line at once",
         *_remarks(cells, costs, free.nbytes),
+        *(f"{TOO_LARGE} the sweep would stop: {why}" for why in _beyond(settings)),
         f"{len(cells)} cells; results would go to {settings.run.out}",
         *_time(cells, past),
     ]
@@ -43,7 +44,8 @@ def print_grid(settings: Sweep, console: Console) -> None:
 
 def grid(settings: Sweep) -> dict[str, Any]:
     """The same for a program: each cell, the bytes of its cache (null where unknown), whether it fits and
-    whether it has a row; seconds for those without one, and the kinds of which nothing is known."""
+    whether it has a row; seconds for those without one, the kinds of which nothing is known, and what would
+    stop the sweep before it begins."""
     from quantkv.planner.sizes import free_memory
     from quantkv.sweep.costs import Past, cell_costs
     from quantkv.sweep.shards import planned
@@ -57,24 +59,25 @@ def grid(settings: Sweep) -> dict[str, Any]:
         for cell, cost in zip(cells, cell_costs(cells))
     ]
     time = {"seconds": seconds, "no_estimate_for": list(unknown)}
-    return {"out": str(settings.run.out), "free_bytes": free.nbytes, **time, "cells": told}
+    told_of_all = {"out": str(settings.run.out), "free_bytes": free.nbytes, "stops": list(_beyond(settings))}
+    return told_of_all | time | {"cells": told}
 
 
 def _table(cells: list[Cell], costs: dict[int, Cost], free: int) -> Table:
     from rich.table import Table
 
-    from quantkv.report.parts import subject_of, titles
     from quantkv.sweep.grid import blocks
+    from quantkv.sweep.naming import ModelNames
 
-    found = blocks(cells)
-    models = titles([subject_of({"requested": block.head.requested()}) for block in found])
+    names = ModelNames(cell.model for cell in cells)
     table = Table("kind", "model", "context", "batch", "seed", "prefill", "formats", box=None, pad_edge=False)
-    for block, model in zip(found, models):
+    for block in blocks(cells):
         head = block.head
         seed = str(head.seed) if head.kind == "quality" else "-"
-        names = ", ".join(_name(cell, costs[id(cell)], free) for cell in block.cells)
+        formats = ", ".join(_name(cell, costs[id(cell)], free) for cell in block.cells)
         kind = f"{head.kind} {head.part}".strip()
-        table.add_row(kind, model, str(head.context), str(head.batch), seed, head.prefill, names)
+        model = names.of(head.model)
+        table.add_row(kind, model, str(head.context), str(head.batch), seed, head.prefill, formats)
     return table
 
 
@@ -88,14 +91,29 @@ def _name(cell: Cell, cost: Cost, free: int) -> str:
 def _remarks(cells: list[Cell], costs: dict[int, Cost], free: int) -> Iterator[str]:
     """Why sizes are unknown, and which cells do not fit beside the weights of their model."""
     from quantkv.planner.sizes import both_sizes
+    from quantkv.sweep.naming import ModelNames
 
+    names = ModelNames(cell.model for cell in cells)
     for why in dict.fromkeys(cost.why for cost in costs.values() if cost.why):
         yield f"? {why}"
-    for model in dict.fromkeys(cell.model.id for cell in cells):
-        large = [cell for cell in cells if cell.model.id == model and not costs[id(cell)].fits(free)]
+    for model in dict.fromkeys(names.of(cell.model) for cell in cells):
+        large = [cell for cell in cells if names.of(cell.model) == model and not costs[id(cell)].fits(free)]
         if large:
             weights = both_sizes(costs[id(large[0])].weights or 0)
             yield f"{TOO_LARGE} {len(large)} cells of {model} cannot fit: its weights take {weights}"
+
+
+def _beyond(settings: Sweep) -> Iterator[str]:
+    """Models that cannot be found, or read fewer tokens than the sweep would give them."""
+    from quantkv.errors import QuantKVError
+    from quantkv.sweep.preflight import check_limit, model_config
+
+    for entry in settings.models:
+        try:
+            if (config := model_config(entry)) is not None:
+                check_limit(config, entry.id, settings)
+        except QuantKVError as error:
+            yield str(error)
 
 
 def _time(cells: list[Cell], past: Past) -> Iterator[str]:

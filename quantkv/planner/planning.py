@@ -33,7 +33,8 @@ BASELINE = "dynamic"
 PRESETS = "presets"
 CONTEXT = 8192
 FAR = 2**31
-"""No context or batch is searched beyond this."""
+"""No context or batch is searched, or planned for, beyond this."""
+MOST_BYTES = 2**63
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def _weights(shape: ModelShape, config: PreTrainedConfig, given: str | float | N
         bits = float(given)
     except ValueError:
         bits = -1.0
-    if not 0 <= bits <= 64:
+    if isinstance(given, bool) or not 0 < bits <= 64:
         legal = f"{', '.join(DTYPES)}, or bits per parameter such as 4.5"
         raise QuantKVError(f"weights-dtype {given!r}; legal: {legal}")
     return f"{bits:g} bits", -int(-shape.parameters * bits // 8)
@@ -271,10 +272,10 @@ def _name(dtype: torch.dtype) -> str:
 
 def _bytes(given: str | int) -> int:
     found = parse_size(given) if isinstance(given, str) else given
-    return _count("a size", found, least=0)
+    return _count("a size in bytes", found, 0, MOST_BYTES)
 
 
-def _count(name: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise QuantKVError(f"{name} must be an integer of at least {least}, not {value!r}")
+def _count(name: str, value: int, least: int = 1, most: int = FAR) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise QuantKVError(f"{name} must be an integer of at least {least} and at most {most}, not {value!r}")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from quantkv.errors import QuantKVError
@@ -28,13 +29,13 @@ class Memory:
 def parse_size(text: str) -> int:
     """Bytes of `24GB` (1e9 bytes each) or `24GiB` (2^30); the unit must be written, because half of all
     readers take a bare G for the other one."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text, re.IGNORECASE)
     unit = next((u for u in UNITS if match and u.lower() == match[2].lower()), None)
     if match is None or unit is None:
         raise QuantKVError(
             f"size {text!r}; legal: a number and one of {', '.join(UNITS)}, such as 24GB or 24GiB"
         )
-    return int(float(match[1]) * UNITS[unit])
+    return int(Decimal(match[1]) * UNITS[unit])
 
 
 def size(nbytes: float) -> str:

@@ -91,7 +91,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     if limit is not None and plan.context > limit:
         yield f"{plan.context:,} tokens are beyond the model's position limit of {limit:,}"
     if plan.cache_room < 0:
-        yield f"the weights alone need {both_sizes(-plan.cache_room)} more than there is"
+        what = "weights and allowance" if plan.allowance_bytes else "the weights alone"
+        yield f"{what} need {both_sizes(-plan.cache_room)} more than there is"
     whys = {row.why: [r.format for r in plan.rows if r.why == row.why] for row in plan.rows if row.why}
     for why, names in whys.items():
         yield f"{', '.join(names)}: {why}"

@@ -45,7 +45,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _unique(values: tuple[T, ...]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(values))
+    return tuple(value for i, value in enumerate(values) if value not in values[:i])
 
 
 def _check_prefill(value: str) -> str:

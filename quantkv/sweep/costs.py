@@ -13,6 +13,7 @@ from quantkv.sweep.answers import answers, place
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Cell, blocks
+from quantkv.sweep.naming import ModelNames
 from quantkv.sweep.results import Row, read_rows
 
 
@@ -103,21 +104,25 @@ class Past:
         """Time for these cells, and how many there are of kinds (by model, where there are several) of which
         no row tells."""
         total, unknown = 0.0, dict[str, int]()
+        cells = list(cells)
+        names = ModelNames(cell.model for cell in cells)
         by_model: dict[str, list[Cell]] = {}
         for cell in cells:
-            by_model.setdefault(cell.model.id, []).append(cell)
+            by_model.setdefault(names.of(cell.model), []).append(cell)
         for model, own in by_model.items():
-            forecast = self._forecast(model)
+            forecast = self._forecast(own[0].model)
             seconds, missing = forecast.left((cell.kind, cell.context) for cell in own)
             total += seconds
             for kind, count in missing.items():
                 unknown[kind if len(by_model) == 1 else f"{kind} of {model}"] = count
         return total, unknown
 
-    def _forecast(self, model: str) -> Forecast:
+    def _forecast(self, model: ModelEntry) -> Forecast:
         forecast = Forecast(self._workers)
         for row in self._rows:
             seconds = (row.get("provenance") or {}).get("seconds")
-            if row["requested"].get("model") == model and isinstance(seconds, int | float):
+            asked = row["requested"]
+            same = (asked.get("model"), asked.get("dtype")) == (model.id, model.dtype)
+            if same and isinstance(seconds, int | float):
                 forecast.learn(row["kind"], row["requested"]["context"], seconds)
         return forecast

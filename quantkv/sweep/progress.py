@@ -20,8 +20,10 @@ from rich.progress import (
 
 from quantkv.report.escapes import visible
 from quantkv.sweep.forecast import Forecast
+from quantkv.sweep.naming import ModelNames
 
 if TYPE_CHECKING:
+    from quantkv.sweep.config import ModelEntry
     from quantkv.sweep.grid import Block, Cell
 
 _MARKS = {"ok": "[green]ok[/]", "failed": "[red]failed[/]", "skipped": "[yellow]skipped[/]"}
@@ -54,6 +56,7 @@ class Display:
     def __init__(self, cells: Iterable[Cell], console: Console, forecast: Forecast) -> None:
         self.console, self.forecast = console, forecast
         self._open = {id(cell): cell for cell in cells}
+        self._names = ModelNames(cell.model for cell in self._open.values())
         self._total = len(self._open)
         self._live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
         self._bar = self._make_bar()
@@ -82,6 +85,9 @@ class Display:
         if not self._live:
             self._print(f"{self._counter()} {_shown(text)}")
 
+    def loading(self, model: ModelEntry) -> None:
+        self.doing(f"loading {self._names.of(model)}")
+
     def running(self, block: Block) -> None:
         head = block.head
         names = ", ".join(cell.label for cell in block.cells)
@@ -103,7 +109,11 @@ class Display:
         self.known(cell)
         if status != "ok" or not self._live:
             tail = f": {reason}" if reason else f"  {seconds:.1f} s  {self._left()}"
-            self._print(f"{self._counter()} {_shown(cell.title)}  {_MARKS[status]}{_shown(tail)}")
+            self._print(f"{self._counter()} {_shown(self._title(cell))}  {_MARKS[status]}{_shown(tail)}")
+
+    def _title(self, cell: Cell) -> str:
+        """With its model, where there are several."""
+        return f"{cell.title}, {self._names.of(cell.model)}" if self._names.several else cell.title
 
     @property
     def _done(self) -> int:

@@ -190,7 +190,7 @@ class _Runner:
         return free, [cell for cell in cells if cell not in free]
 
     def _run_model(self, model: ModelEntry, cells: list[Cell]) -> list[Cell]:
-        self.display.doing(f"loading {model.id}")
+        self.display.loading(model)
         busy: list[Cell] = []
         clock = Clock()
         try:
