@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import extents, legend_labels
 from rich.console import Console
 
 from quantkv.evaluation.inside.inspection import Inspection
@@ -121,3 +122,13 @@ def test_tables_say_which_layer_is_worst_and_which_channel_is_hottest():
     assert row[-4:] == ["1", "(4)", "1.5", "-"]  # layer 4: mean of .5 and 1.5
     hottest = [line.split()[:3] for line in lines if " 40 " in line]
     assert hottest == [["2", "key", "40"], ["3", "value", "40"]]
+
+
+def test_the_legend_of_damage_shows_long_names_whole() -> None:
+    long = "k.int8-channel@g32+v.int4-head+r128+s4+l0-1.fp16+l-2--1.int8-head"
+    names = [long, "int4-head", "int8-token@g64"]
+    table = pd.DataFrame({"predicted": [1e-3, 1e-2, 0.1], "kl_mean": [1e-3, 1e-2, 0.1]}, index=names)
+    figure = damage_figure(table)
+    assert sorted(label.replace("\n", "") for label in legend_labels(figure)) == sorted(names)
+    boxes = extents(figure, list(figure.legends))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)

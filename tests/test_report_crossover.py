@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
-from drawn import data, legend_labels, lines_of, only
+from drawn import data, extents, legend_labels, lines_of, only, overlap
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
@@ -14,7 +15,6 @@ from rows import speed_row
 
 from quantkv.report.crossover import turning_point
 from quantkv.report.plots import can_draw, draw
-from quantkv.report.style import broken
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,23 @@ def test_a_single_context_has_no_crossover() -> None:
     assert not can_draw(only([speed_row("int4-head", 512, engine="native-v3")]), "crossover")
 
 
-def test_long_names_are_broken_before_their_plus_signs() -> None:
-    assert broken("k.int8-channel@g32+v.int4-head+r128+s4") == "k.int8-channel@g32\n+v.int4-head+r128+s4"
-    assert broken("int4-head+r0") == "int4-head+r0"
+def test_rows_are_as_high_as_their_names() -> None:
+    long = "k.int8-channel@g32+v.int4-head+r128+s4+l0-3.fp16+l-4--1.int8-head"
+    names = ["int8-head", "int4-head", long, "n" * 70, "kivi-2"]
+    rows = [speed_row(name, context) for name in names for context in (512, 2048)]
+    figure = draw(only(rows), "crossover")
+    labels = figure.axes[0].get_yticklabels()
+    assert sorted(label.get_text().replace("\n", "") for label in labels) == sorted(names)
+    assert "k.int8-channel@g32\n+v.int4-head+r128+s4\n+l0-3.fp16\n+l-4--1.int8-head" in [
+        label.get_text() for label in labels
+    ]
+    boxes = extents(figure, labels)
+    assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_labels_of_contexts_do_not_collide_beside_long_names() -> None:
+    rows = [speed_row("n" * 70, context) for context in (512, 1024, 2048, 4096, 8192)]
+    figure = draw(only(rows), "crossover")
+    labels = [label for label in figure.axes[0].get_xticklabels() if label.get_text()]
+    boxes = extents(figure, labels)
+    assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))

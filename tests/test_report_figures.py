@@ -23,11 +23,12 @@ from rows import (
 
 from quantkv.errors import QuantKVError
 from quantkv.report.plots import FIGURES, can_draw, draw, rendered
-from quantkv.report.style import FONT_SIZE, STYLES, WIDTHS, styles_for
+from quantkv.report.style import FONT_SIZE, STYLES, WIDTHS
 
 FORMATS = ["fp16", "fp8-e4m3", "int8-channel", "int8-head", "int4-head", "kivi-4", "kivi-2"]
 
 
+LONG = "k.int8-channel@g32+v.int4-head+r128+s4+l0-3.fp16+l-4--1.int8-head"
 BY_CONTEXT = [name for name in FIGURES if name not in ("pareto", "crossover")]
 """Those with contexts, or offsets, along the axis."""
 
@@ -184,12 +185,17 @@ def test_a_floor_near_the_data_is_a_line_and_a_far_one_a_note() -> None:
 
 @pytest.mark.parametrize("width", list(WIDTHS))
 @pytest.mark.parametrize("name", FIGURES)
-def test_legend_lies_outside_the_axes_and_everything_inside_the_figure(name: str, width: str) -> None:
-    long = "k.int8-channel@g32+v.int4-head+r128+s4"
-    figure = draw(only([*sweep_rows(), quality_row(long, 512), memory_row(long, 512)]), name, width=width)
+@pytest.mark.parametrize("long", [LONG, "m" * 150])
+def test_legend_lies_outside_the_axes_and_everything_inside_the_figure(
+    name: str, width: str, long: str
+) -> None:
+    rows = [*sweep_rows(), *(make(long, c) for make in (memory_row, speed_row) for c in (2048, 4096))]
+    rows.append(quality_row(long, 4096, values={"positions": rows[2]["quality"]["positions"]}))
+    figure = draw(only(rows), name, width=width)
     axes = [ax.get_tightbbox() for ax in figure.axes]
     legends = extents(figure, list(figure.legends))
     assert legends
+    assert name == "crossover" or long in [label.replace("\n", "") for label in legend_labels(figure)]
     assert not any(overlap(one, other) for one, other in itertools.product(axes, legends))
     assert not any(overlap(one, other) for one, other in itertools.combinations(legends, 2))
     for box in (*axes, *legends):
@@ -257,20 +263,6 @@ def test_files_embed_fonts_carry_no_date_and_repeat_byte_for_byte() -> None:
     assert b"CreationDate" not in pdf and b"ModDate" not in pdf
 
 
-def test_known_formats_keep_their_look_whatever_else_is_drawn() -> None:
-    alone = styles_for(["int4-head"])["int4-head"]
-    crowded = styles_for([*STYLES, "k.int8-channel@g32+v.int4-head", "mine (simulated)"])
-    assert crowded["int4-head"] == alone
-    looks = [(style.color, style.marker, style.linestyle) for style in crowded.values()]
-    assert len(set(looks)) == len(looks)
-
-
-def test_another_policy_of_a_format_keeps_its_colour_but_not_its_line() -> None:
-    found = styles_for(["int4-head", "int4-head+r0+s0", "int4-head+r0"])
-    assert {style.color for style in found.values()} == {STYLES["int4-head"].color}
-    assert len({(style.marker, str(style.linestyle)) for style in found.values()}) == 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "legal"), [(("kll", "one-column"), "memory, decode_ms"), (("kl", "a4"), "one-column")]
 )
@@ -279,11 +271,13 @@ def test_unknown_figures_and_widths_name_the_legal_ones(arguments: tuple[str, st
         draw(only(sweep_rows()), arguments[0], width=arguments[1])
 
 
-def test_a_context_whose_bandwidth_drifted_is_marked_and_explained() -> None:
+@pytest.mark.parametrize("name", ["decode_ms", "decode_tps", "crossover", "overview"])
+def test_a_context_whose_bandwidth_drifted_is_marked_and_explained(name: str) -> None:
     steady, drifting = ({"bandwidth_drift": drift} for drift in (0.02, 0.4))
     rows = [speed_row("fp16", 512, values=steady), speed_row("fp16", 2048, values=drifting)]
-    figure = draw(only(rows), "decode_ms")
+    figure = draw(only(rows), name)
     marks = [line for line in figure.axes[0].get_lines() if str(line.get_gid()).startswith("drift:")]
     assert [list(line.get_xdata()) for line in marks] == [[2048]]
     assert "memory bandwidth drifted while timing" in legend_labels(figure)
-    assert "memory bandwidth drifted while timing" not in legend_labels(draw(only(rows[:1]), "decode_ms"))
+    rows[1]["speed"]["bandwidth_drift"] = 0.02
+    assert "memory bandwidth drifted while timing" not in legend_labels(draw(only(rows), name))

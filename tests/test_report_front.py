@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from drawn import data, lines_of, only
+from drawn import data, legend_labels, lines_of, only
 from hypothesis import given
 from hypothesis import strategies as st
 from rows import quality_row
@@ -34,7 +34,7 @@ def test_pareto_draws_bits_kl_and_intervals_at_the_largest_context() -> None:
     }
     (bar,) = [bars for bars in ax.collections if bars.get_gid() == "interval:int4-head"]
     assert bar.get_segments()[0].tolist() == [[5.0, pytest.approx(3e-3)], [5.0, pytest.approx(1.2e-2)]]
-    assert ax.get_xlabel() == "cache bits per element at 2048 tokens"
+    assert ax.get_xlabel().startswith("cache bits per element at 2048 tokens\n(bits_cache_16")
 
 
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
@@ -44,6 +44,18 @@ def test_the_front_holds_what_nothing_beats_in_both() -> None:
     (front,) = [line for line in ax.get_lines() if line.get_gid() == "front"]
     assert data(front) == [POINTS["kivi-2"], POINTS["int4-head"], POINTS["int8-head"]]
     assert front.get_drawstyle() == "steps-post"
+
+
+@pytest.mark.parametrize("names", [["int8-head"], ["int8-head", "fp8-e4m3", "fp16"]])
+def test_a_front_of_one_format_is_drawn_as_the_legend_says(names: list[str]) -> None:
+    """int8-head has the least bits and the least KL: all that it beats lies between two lines."""
+    places = POINTS | {"fp16": (16.0, 3e-5)}
+    figure = draw(only([point_row(name, *places[name], 1e-5, 1e-3) for name in names]), "pareto")
+    (ax,) = figure.axes
+    (front,) = [line for line in ax.get_lines() if line.get_gid() == "front"]
+    bits, kl = places["int8-head"]
+    assert data(front) == [(bits, ax.get_ylim()[1]), (bits, kl), (ax.get_xlim()[1], kl)]
+    assert "Pareto front of the means" in legend_labels(figure)
 
 
 @given(st.lists(st.tuples(st.floats(1, 32), st.floats(-1e-9, 10)), min_size=1, max_size=12))

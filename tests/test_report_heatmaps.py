@@ -15,7 +15,7 @@ from quantkv.report.behaviour.heatmap import needle_figure
 from quantkv.report.channels import error_figure
 from quantkv.report.style import WIDTHS
 
-LONG = "k.int8-channel@g32+v.int4-head+r128+s4"
+LONG = "k.int8-channel@g32+v.int4-head+r128+s4+l0-3.fp16+l-4--1.int8-head"
 FORMATS = ("fp16", "int8-channel", "int8-head", "int4-head", "kivi-4", "kivi-2", LONG)
 
 
@@ -67,12 +67,43 @@ def test_a_format_without_a_length_leaves_its_cells_empty() -> None:
     assert kivi.tolist() == [[0.125, None]] * 3
 
 
+def test_one_length_is_a_map_of_formats_and_depths() -> None:
+    """Panels of one column would be bars."""
+    rows = [retrieval_row(format, 1024, hits) for hits, format in enumerate(FORMATS)]
+    rows[1]["retrieval"]["depths"].pop()
+    (group,) = groups(rows, "retrieval")
+    figure = needle_figure(group)
+    (ax,) = [ax for ax in figure.axes if ax.images]
+    names = [label.get_text().replace("\n", "") for label in ax.get_yticklabels()]
+    assert ax.get_title() == "passkey" and names == ["exact cache", *FORMATS]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.05", "0.5", "0.95"]
+    shares = [[1.0] * 3, *([hits / 8] * 3 for hits in range(len(FORMATS)))]
+    shares[2][2] = None
+    assert ax.images[0].get_array().tolist() == shares
+    said = {text.get_gid(): text.get_text() for text in ax.texts}
+    assert said["share:0,0"] == "100 %" and said["share:4,1"] == "38 %" and "share:2,2" not in said
+    assert figure.get_supxlabel() == "depth at 1024 tokens of context"
+    boxes = extents(figure, labels(figure))
+    assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_tasks_of_one_length_stand_beside_each_other() -> None:
+    rows = [retrieval_row("int4-head", 512, 4) for _ in range(5)]
+    for index, row in enumerate(rows):
+        row["protocol"] = {"task": f"task {index}"}
+    (group,) = groups(rows, "retrieval")
+    panels = [ax for ax in needle_figure(group).axes if ax.images]
+    assert [ax.get_title() for ax in panels] == [f"task {index}" for index in range(5)]
+
+
 @pytest.mark.parametrize("conclusive", [True, False])
 def test_hatches_are_explained_where_there_are_any(conclusive: bool) -> None:
     row = retrieval_row("int4-head", 512, 4)
     row["retrieval"]["conclusive"] = conclusive
     (group,) = groups([row], "retrieval")
-    assert ("hatched" in needle_figure(group).get_supxlabel()) is not conclusive
+    figure = needle_figure(group)
+    assert ("hatched" in figure.get_supxlabel()) is not conclusive
+    assert bool(figure.axes[0].patches) is not conclusive
 
 
 def test_names_of_layer_maps_do_not_touch() -> None:
@@ -86,7 +117,7 @@ def test_names_of_layer_maps_do_not_touch() -> None:
                 "value_error": 0.2,
                 "output_error": 0.01,
             }
-            for name in (LONG, "int4-head")
+            for name in (LONG, LONG + "+s0", "int4-head")
             for layer in range(4)
         ]
     )

@@ -24,7 +24,7 @@ from quantkv.report.html.joined import JOINED
 from quantkv.report.html.limits import limits
 from quantkv.report.html.looks import DARK_BACKGROUND, MIN_CONTRAST, contrast, dark_color, looks, outline
 from quantkv.report.html.words import words
-from quantkv.report.style import SPARE, STYLES, styles_for
+from quantkv.report.style import STYLES, styles_for
 
 SMOLLM2 = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"
 FIVE_MB = 5_000_000
@@ -401,7 +401,7 @@ def test_colours_are_those_of_the_figures_and_readable_in_the_dark() -> None:
     assert {look["label"]: look["light"] for look in looks(labels, "f")} == {
         label: style.color for label, style in styles_for(["DynamicCache", *labels]).items()
     }
-    for style in (*STYLES.values(), *SPARE):
+    for style in styles_for([*STYLES, *(f"mine {index}" for index in range(12))]).values():
         assert contrast(dark_color(style.color), DARK_BACKGROUND) >= MIN_CONTRAST
     assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
     assert contrast("#777777", "#ffffff") == pytest.approx(

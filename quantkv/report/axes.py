@@ -17,15 +17,17 @@ LONG_SPAN = 4.0
 LABEL_SHARE = 0.08
 
 
-def context_axis(ax: Axes, contexts: Sequence[int]) -> None:
-    """Logarithmic, with a tick at every context that was measured; labels that would collide are left out."""
+def context_axis(ax: Axes, contexts: Sequence[int], share: float = 0.5) -> None:
+    """Logarithmic, with a tick at every context that was measured; labels that would collide are left out,
+    where the axis has this share of the figure's width."""
     ax.set_xscale("log", base=2)
     octaves = math.log2(contexts[-1] / contexts[0])
     pad = 2.0 ** max(0.3, 0.07 * octaves)
     ax.set_xlim(contexts[0] / pad, contexts[-1] * pad)
     ax.xaxis.set_major_locator(FixedLocator(list(contexts)))
     ax.xaxis.set_minor_locator(NullLocator())
-    labels = _labels_that_fit(contexts, width=72 * ax.get_figure().get_figwidth() / 2)  # type: ignore[union-attr]
+    figure: Any = ax.get_figure()
+    labels = _labels_that_fit(contexts, width=72 * share * figure.get_figwidth())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: labels.get(round(value), "")))
     ax.set_xlabel("context (tokens)")
 

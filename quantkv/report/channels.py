@@ -6,6 +6,7 @@ behind its peaks.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from quantkv.report.style import MAGNITUDES, RC, WIDTHS, broken, styles_for
+from quantkv.report.escapes import drawn
+from quantkv.report.lines import Legend, key
+from quantkv.report.plots import place_legends
+from quantkv.report.style import MAGNITUDES, RC, WIDTHS, styles_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 TENSORS = {"key": "keys", "value": "values"}
 ERRORS = {"key_error": "keys", "value_error": "values", "output_error": "attention output"}
 MOST_TICKS = 8
-ROW_HEIGHT, SMALL_ROW = 1.5, 1.0
+ROW_HEIGHT, SMALL_ROW, TITLE_LINE = 1.5, 1.0, 0.13
+TITLE_POINTS = 125.0
 
 
 def shown_layers(statistics: pd.DataFrame) -> list[int]:
@@ -72,16 +77,19 @@ def error_figure(errors: pd.DataFrame, *, width: str = "two-column") -> Figure:
     """Relative RMS errors, layer × head: a row per format, and keys, values, attention output. One colour
     scale."""
     formats = list(dict.fromkeys(errors["format"]))
+    places = itertools.product(formats, ERRORS)
+    titles = {(f, name): drawn(f"{f}: {ERRORS[name]}", TITLE_POINTS) for f, name in places}
     grids = {(f, name): _grid(errors[errors["format"] == f], name) for f in formats for name in ERRORS}
     norm = _log_norm(np.concatenate([grid.ravel() for grid in grids.values()]))
     with matplotlib.rc_context(RC):
-        figure = _figure(width, 0.4 + len(formats) * SMALL_ROW)
+        more = sum(max(titles[label, name].count("\n") for name in ERRORS) for label in formats)
+        figure = _figure(width, 0.4 + len(formats) * SMALL_ROW + more * TITLE_LINE)
         axes = figure.subplots(len(formats), len(ERRORS), squeeze=False)
         for (label, name), ax in zip(grids, axes.ravel()):
             picture = ax.imshow(
                 grids[label, name], aspect="auto", cmap=MAGNITUDES, norm=norm, interpolation="nearest"
             )
-            ax.set_title(f"{broken(label)}: {ERRORS[name]}")
+            ax.set_title(titles[label, name])
             ax.grid(False)
             ax.yaxis.get_major_locator().set_params(integer=True)
         for ax in axes[-1]:
@@ -109,12 +117,14 @@ def damage_figure(table: pd.DataFrame, *, width: str = "one-column") -> Figure:
     with matplotlib.rc_context(RC):
         figure = _figure(width, 2.4)
         ax = figure.subplots()
-        for label, style in styles_for(measured.index).items():
+        styles, legend = styles_for(measured.index), Legend()
+        for label, style in styles.items():
             point = measured.loc[label]
             options: dict[str, Any] = {"color": style.color, "marker": style.marker, "markersize": style.size}
             ax.plot(point["predicted"], point["kl_mean"], linestyle="none", label=label, **options)
+            legend.formats[label] = key(style, linked=False)
         ax.set(xscale="log", yscale="log", xlabel="predicted damage", ylabel="mean KL (nats per token)")
-        figure.legend(loc="outside lower center", ncols=3)
+        place_legends(figure, legend, styles)
     return figure
 
 

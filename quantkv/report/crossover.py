@@ -6,6 +6,7 @@ where both times grow linearly with the context. Beyond the measured contexts no
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from quantkv.report.axes import context_axis
-from quantkv.report.lines import GREY, HOLLOW, Legend
-from quantkv.report.style import BASELINE, Style, broken, rank
+from quantkv.report.escapes import NARROW, drawn
+from quantkv.report.lines import GREY, HOLLOW, Legend, mark_drifts
+from quantkv.report.style import BASELINE, Style, rank
 from quantkv.report.summary import Study
 
 RATIOS = ("ratio_to_baseline", "ratio_low", "ratio_high")
 ROW_INCHES = 0.17
 AROUND_ROWS = 0.65
+AXES_SHARE = 0.35
+"""Of the figure's width, at least: names stand to the left and numbers to the right."""
 BEYOND = "arrow: before the first or after the last measured context"
 
 
@@ -73,27 +77,37 @@ def crossings(study: Study) -> list[Crossing]:
 
 def rows_height(study: Study) -> float:
     """Inches that the rows and the axis below them need."""
-    lines = [broken(crossing.label).count("\n") + 1 for crossing in crossings(study)]
-    return AROUND_ROWS + ROW_INCHES * max(lines, default=1) * max(2, len(lines))
+    return AROUND_ROWS + ROW_INCHES * max(2, sum(_lines(crossing) for crossing in crossings(study)))
 
 
 def crossover(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
     """A row per format with its number beside it; arrows where the turning point or its interval may lie
     beyond what was measured."""
     found = crossings(study)
-    context_axis(ax, sorted({context for crossing in found for context in crossing.contexts}))
-    ax.set_ylim(len(found) - 0.4, -0.6)
-    ax.set_yticks(range(len(found)), [broken(crossing.label) for crossing in found])
+    context_axis(ax, sorted({context for crossing in found for context in crossing.contexts}), AXES_SHARE)
+    ends = list(itertools.accumulate(map(_lines, found)))
+    rows = [end - (_lines(crossing) + 1) / 2 for end, crossing in zip(ends, found)]
+    ax.set_ylim(ends[-1] - 0.4, -0.6)
+    ax.set_yticks(rows, [_name(crossing) for crossing in found])
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x")
-    for row, crossing in enumerate(found):
+    for row, crossing in zip(rows, found):
         _draw(ax, row, crossing, styles[crossing.label], legend)
         place: dict[str, Any] = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
         ax.annotate(_said(crossing), (1, row), (3, 0), va="center", annotation_clip=False, **place)
+    mark_drifts(ax, study, legend)
     ax.set_xlabel(f"faster than {BASELINE} from (tokens)")
 
 
-def _draw(ax: Axes, row: int, crossing: Crossing, style: Style, legend: Legend) -> None:
+def _name(crossing: Crossing) -> str:
+    return drawn(crossing.label, NARROW)
+
+
+def _lines(crossing: Crossing) -> int:
+    return _name(crossing).count("\n") + 1
+
+
+def _draw(ax: Axes, row: float, crossing: Crossing, style: Style, legend: Legend) -> None:
     look: dict[str, Any] = {"color": style.color, "clip_on": False}
     if crossing.hollow:
         look["markerfacecolor"] = "white"

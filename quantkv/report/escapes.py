@@ -6,9 +6,9 @@ template, CSV by its quotes. What cannot be shown is named by its code point, ``
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Callable
 from functools import cache
 
 from quantkv.report.numbers import DASH, MINUS
@@ -19,6 +19,12 @@ TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Turn the direction of all that follows."""
 APART = "\0"
 """Stands in a text, which has none of its own, where LaTeX must not join two characters."""
+FONT_SIZE = 7.0
+"""Of figures, in points."""
+NARROW = 88.0
+"""Points for a name beside an axis, or above one that is not wide."""
+WHOLE_PIXELS = 1.06
+"""How much wider letters become where they end at whole pixels."""
 LONGEST_NAME = 200
 """Characters of a name that a figure shows; of a longer one it shows both ends."""
 
@@ -120,26 +126,30 @@ def paragraph(text: str) -> str:
     return re.sub(r"^(>|[-+=]+(?=\s|$))", r"\\\1", text)
 
 
-def pieces(name: str, fits: Callable[[str], bool]) -> list[str]:
-    """A name in lines that fit, broken before its plus signs, else wherever it must be."""
-    lines = [""]
-    for part in re.split(r"(?=\+)", name):
-        if lines[-1] and not fits(lines[-1] + part):
-            lines.append("")
-        for piece in [part] if fits(lines[-1] + part) else part:
-            if lines[-1] and not fits(lines[-1] + piece):
-                lines.append("")
-            lines[-1] += piece
-    return lines
+def drawn(text: str, points: float = math.inf) -> str:
+    """As matplotlib shows it: no mathematics, no character that its font lacks, in lines of so many points.
 
-
-def drawn(text: str, fits: Callable[[str], bool] = lambda line: True) -> str:
-    """As matplotlib shows it: no mathematics, no character that its font lacks, in lines that fit."""
+    Lines are broken before plus signs and after spaces and slashes, else wherever they must be.
+    """
     known = _glyphs()
     name = "".join(c if ord(c) in known else _code_point(c) for c in one_line(text))
     if len(name) > LONGEST_NAME:
         name = f"{name[: LONGEST_NAME // 2]} … {name[-LONGEST_NAME // 2 :]}"
-    return "\n".join(pieces(name, fits)).replace("$", r"\$")
+    lines = [""]
+    for part in re.split(r"(?=\+)|(?<=[ /])", name):
+        for piece in [part] if _width(part) <= points else part:
+            if lines[-1] and _width(lines[-1] + piece) > points:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(lines).replace("$", r"\$")
+
+
+def _width(line: str) -> float:
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family="DejaVu Sans", size=FONT_SIZE)
+    return WHOLE_PIXELS * float(text_to_path.get_text_width_height_descent(line, font, ismath=False)[0])
 
 
 @cache

@@ -18,6 +18,7 @@ from quantkv.report.style import Style, rank
 from quantkv.report.summary import Study
 
 PAD = 0.06
+AXIS = "cache bits per element at {context} tokens\n(bits_cache_16: exact tokens count 16 bits)"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,6 @@ def pareto(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> 
     context, found = points(study)
     values = [value for point in found for value in (point.kl, point.low, point.high)]
     bottom = kl_scale(ax, values, [point.kl for point in found], legend)
-    _stairs(ax, found, bottom, legend)
     for point in found:
         _draw(ax, point, styles[point.label], bottom)
         legend.formats.setdefault(point.label, key(styles[point.label], linked=False))
@@ -67,21 +67,19 @@ def pareto(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> 
     ax.set_xlim(min(bits) - pad, max(bits) + pad)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
     bounds(ax)
-    ax.set_xlabel(f"cache bits per element at {context} tokens")
+    _stairs(ax, found, bottom, legend)
+    ax.set_xlabel(AXIS.format(context=context))
     ax.set_ylabel(LABEL)
 
 
 def _stairs(ax: Axes, found: Sequence[Point], bottom: float, legend: Legend) -> None:
-    front = pareto_front(found)
+    """A front of one point has no step: its two sides bound what that point beats."""
+    places = [(point.bits, lifted(point.kl, bottom)) for point in pareto_front(found)]
+    if len(places) == 1:
+        ((bits, kl),) = places
+        places = [(bits, ax.get_ylim()[1]), (bits, kl), (ax.get_xlim()[1], kl)]
     look: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (3, 1.5))}
-    ax.plot(
-        [point.bits for point in front],
-        [lifted(point.kl, bottom) for point in front],
-        drawstyle="steps-post",
-        gid="front",
-        zorder=2,
-        **look,
-    )
+    ax.plot(*zip(*places), drawstyle="steps-post", gid="front", zorder=2, **look)
     legend.note("Pareto front of the means", **look)
 
 

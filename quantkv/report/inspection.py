@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from quantkv.files import write_whole
 
@@ -81,7 +82,7 @@ def error_table(errors: pd.DataFrame, damage: pd.DataFrame) -> Table:
         cells = [f"{layers[name].median():.2g}" for name in ERRORS]
         cells.append(f"{layers['output_error'].max():.2g} ({worst})")
         predicted, kl = damage.loc[label, ["predicted", "kl_mean"]]
-        table.add_row(str(label), *cells, f"{predicted:.2g}", "-" if kl != kl else f"{kl:.2g}")
+        table.add_row(Text(str(label)), *cells, f"{predicted:.2g}", "-" if kl != kl else f"{kl:.2g}")
     return table
 
 

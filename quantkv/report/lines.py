@@ -18,7 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation, Transform, blended_transform_factory
 
 from quantkv.report.curves import Curve
+from quantkv.report.drift import drifts
 from quantkv.report.style import Style
+from quantkv.report.summary import Study
 
 STEP_POINTS = 2.5
 TOTAL_POINTS = 14.0
@@ -28,6 +30,7 @@ AXES_SHARE = 0.8
 TWIN_SHARE = 0.04
 THIN = 0.7
 GREY = "#555555"
+DRIFTED = "memory bandwidth drifted while timing"
 HOLLOW = "hollow marker: PyTorch reference engine, no speed claim"
 
 
@@ -127,6 +130,15 @@ def _moved(ax: Axes, points: Sequence[float]) -> list[Transform]:
 def thin_line(ax: Axes, curve: Curve, style: Style) -> None:
     (line,) = ax.plot(curve.contexts, curve.values, color=style.color, linestyle=style.linestyle)
     line.set(linewidth=THIN, zorder=2.8, gid=f"predicted:{curve.label}")
+
+
+def mark_drifts(ax: Axes, study: Study, legend: Legend) -> None:
+    """A question mark above each context at which the machine did not keep its speed."""
+    look: dict[str, Any] = {"color": GREY, "marker": "$?$", "markersize": 5, "linewidth": 0}
+    for context in drifts(study):
+        place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False}
+        ax.plot([context], [1.0], gid=f"drift:{context}", **place, **look)
+        legend.note(DRIFTED, **look)
 
 
 def _offsets(items: Sequence[Any]) -> list[float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 TITLES = {
     "pareto": "KL divergence from the exact cache against the bits that the cache holds per element, exact "
-    "tokens counted at 16 bits, at the largest context. A format is on the front if none has both fewer bits "
-    "and a lower mean KL.",
+    "tokens counted at 16 bits (bits_cache_16), at the largest context. A format is on the front if "
+    "none has both fewer bits and a lower mean KL.",
     "memory": "Memory the cache holds against context.",
     "decode_ms": "Decode time against context; bars from the 10th to the 90th percentile.",
     "decode_tps": "Decode speed against context; bars from the 10th to the 90th percentile.",

@@ -12,14 +12,12 @@ from quantkv.report.axes import context_axis, log_axis, ratio_axis
 from quantkv.report.crossover import crossover
 from quantkv.report.curves import METRICS, MIB, Curve, contexts_of, curves, per_context, with_baseline
 from quantkv.report.divergence import kl
-from quantkv.report.drift import drifts
 from quantkv.report.front import pareto
-from quantkv.report.lines import GREY, THIN, Legend, draw_curves, steps_apart, thin_line
+from quantkv.report.lines import GREY, THIN, Legend, draw_curves, mark_drifts, steps_apart, thin_line
 from quantkv.report.positions import kl_by_position
 from quantkv.report.style import DOTTED, Style
 from quantkv.report.summary import Study
 
-DRIFTED = "memory bandwidth drifted while timing"
 Panel = Callable[[Axes, Study, dict[str, Style], Legend], None]
 
 
@@ -44,13 +42,13 @@ def memory(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> 
 
 def decode_ms(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
     _speed(ax, with_baseline(curves(study, METRICS["decode_ms"]), study, per_second=False), styles, legend)
-    _mark_drifts(ax, study, legend)
+    mark_drifts(ax, study, legend)
     ax.set_ylabel("decode (ms/token)" if study.batch == 1 else "decode (ms/step)")
 
 
 def decode_tps(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
     _speed(ax, with_baseline(curves(study, METRICS["decode_tps"]), study, per_second=True), styles, legend)
-    _mark_drifts(ax, study, legend)
+    mark_drifts(ax, study, legend)
     ax.set_ylabel("decode (tokens/s)")
 
 
@@ -80,15 +78,6 @@ def _speed(ax: Axes, found: Sequence[Curve], styles: dict[str, Style], legend: L
     draw_curves(ax, found, styles, legend)
     top = max([value for curve in found for value in _extent(curve)], default=1.0)
     ax.set_ylim(0, 1.06 * top)
-
-
-def _mark_drifts(ax: Axes, study: Study, legend: Legend) -> None:
-    """A question mark above each context at which the machine did not keep its speed."""
-    look: dict[str, Any] = {"color": GREY, "marker": "$?$", "markersize": 5, "linewidth": 0}
-    for context in drifts(study):
-        place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False}
-        ax.plot([context], [1.0], gid=f"drift:{context}", **place, **look)
-        legend.note(DRIFTED, **look)
 
 
 def _extent(curve: Curve) -> list[float]:

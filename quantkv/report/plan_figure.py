@@ -13,12 +13,14 @@ from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
 from quantkv.planner import Plan
 from quantkv.report.axes import context_axis, log_axis
+from quantkv.report.escapes import NARROW, drawn
 from quantkv.report.plots import rendered
 from quantkv.report.style import BASELINE, RC, WIDTHS, Style, styles_for
 
 FILES = ("png", "pdf", "svg")
 SHORTEST, POINTS = 512, 96
 HEIGHT = 3.1
+TITLE_POINTS = 180.0
 
 
 def write_plan_figure(plan: Plan, path: str | Path) -> None:
@@ -67,7 +69,8 @@ def _lengths(plan: Plan) -> list[int]:
 
 def _line(ax: Any, lengths: list[int], sizes: list[float], label: str, style: Style) -> None:
     look: dict[str, Any] = {"color": style.color, "linestyle": style.linestyle, "marker": style.marker}
-    ax.plot(lengths, sizes, label=label, gid=f"format:{label}", markevery=12, markersize=style.size, **look)
+    name = drawn(label, NARROW)
+    ax.plot(lengths, sizes, label=name, gid=f"format:{label}", markevery=12, markersize=style.size, **look)
 
 
 def _axes(ax: Any, plan: Plan, lengths: list[int], values: list[float]) -> None:
@@ -78,4 +81,5 @@ def _axes(ax: Any, plan: Plan, lengths: list[int], values: list[float]) -> None:
         ax.axvline(limit, label=f"positions end: {limit:,}", gid="positions", **look)
     rows = "one sequence" if plan.batch == 1 else f"{plan.batch} sequences"
     ax.set_ylabel("cache (GB, 1e9 bytes)")
-    ax.set_title(f"{plan.model}: {rows}, weights in {plan.weights_dtype}", loc="left")
+    title = drawn(plan.model, TITLE_POINTS)
+    ax.set_title(f"{title}: {rows}, weights in {plan.weights_dtype}", loc="left")

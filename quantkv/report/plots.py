@@ -18,11 +18,12 @@ from matplotlib.transforms import Bbox
 
 from quantkv.errors import QuantKVError
 from quantkv.report.crossover import crossings, rows_height
+from quantkv.report.escapes import drawn, one_line
 from quantkv.report.front import points
 from quantkv.report.lines import Legend
 from quantkv.report.panels import PANELS
 from quantkv.report.positions import has_positions
-from quantkv.report.style import BASELINE, RC, WIDTHS, Style, styles_for
+from quantkv.report.style import BASELINE, FONT_SIZE, RC, WIDTHS, Style, styles_for
 from quantkv.report.summary import Study
 
 FIGURES = (*PANELS, "overview")
@@ -48,6 +49,8 @@ OWN_TEST: dict[str, Callable[[Study], bool]] = {
 }
 PANEL_HEIGHT = {"one-column": 2.05, "two-column": 2.35}
 LEGEND_GAP = 0.04
+BESIDE_NAMES = 4.5 * FONT_SIZE
+"""Points that a legend of one column holds beside the words: the sample of a line, and space around it."""
 LONG_LABEL = 18
 METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
@@ -91,7 +94,8 @@ def _compose(study: Study, panels: Sequence[str], width: str) -> Figure:
     figure = Figure(figsize=(WIDTHS[width], height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    styles = styles_for([BASELINE, *study.frame["label"]])
+    specs = dict(zip(study.frame["label"], study.frame["spec"]))
+    styles = styles_for([BASELINE, *specs], specs)
     legend = Legend()
     for index, (name, ax) in enumerate(zip(panels, axes)):
         PANELS[name](ax, study, styles, legend)
@@ -99,24 +103,25 @@ def _compose(study: Study, panels: Sequence[str], width: str) -> Figure:
             ax.set_title(f"({chr(ord('a') + index)}) {TITLES[name]}", loc="left")
     for ax in axes[len(panels) :]:
         ax.remove()
-    _place_legends(figure, legend, styles)
+    place_legends(figure, legend, styles)
     return figure
 
 
-def _place_legends(figure: Figure, legend: Legend, styles: dict[str, Style]) -> None:
+def place_legends(figure: Figure, legend: Legend, styles: dict[str, Style]) -> None:
     """Formats, those with long names, notes: stacked below the axes; the figure grows by their height."""
-    order = {label: legend.formats[label] for label in styles if label in legend.formats}
-    short = {label: line for label, line in order.items() if len(label) <= LONG_LABEL}
-    long = {label: line for label, line in order.items() if len(label) > LONG_LABEL}
-    drawn = [_fitted(figure, entries) for entries in (short, long, legend.notes) if entries]
-    heights = [_inches(item, figure)[1] + LEGEND_GAP for item in drawn]
+    order = [label for label in styles if label in legend.formats]
+    short, long = ([label for label in order if (len(label) > LONG_LABEL) is far] for far in (False, True))
+    room = 72 * figure.get_figwidth() - BESIDE_NAMES
+    named = [[(drawn(label, room), legend.formats[label]) for label in part] for part in (short, long)]
+    parts = [_fitted(figure, entries) for entries in (*named, list(legend.notes.items())) if entries]
+    heights = [_inches(item, figure)[1] + LEGEND_GAP for item in parts]
     width, axes_height = figure.get_size_inches()
     height = axes_height + sum(heights)
     figure.set_size_inches(width, height)
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0, sum(heights) / height, 1, axes_height / height))
     bottom = height - axes_height
-    for item, own in zip(drawn, heights):
+    for item, own in zip(parts, heights):
         bottom -= own
         item.set_bbox_to_anchor((0.5, (bottom + LEGEND_GAP / 2) / height), transform=figure.transFigure)
     _freeze(figure)
@@ -124,18 +129,21 @@ def _place_legends(figure: Figure, legend: Legend, styles: dict[str, Style]) -> 
 
 def _freeze(figure: Figure) -> None:
     """Lay out once and round: the solver's last digits differ from run to run, and files must not."""
+    for artist in figure.findobj(lambda artist: bool(artist.get_gid())):
+        artist.set_gid(one_line(str(artist.get_gid())))
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for ax in figure.axes:
         ax.set_position(Bbox(ax.get_position().get_points().round(4)))
 
 
-def _fitted(figure: Figure, entries: dict[str, Line2D]) -> DrawnLegend:
+def _fitted(figure: Figure, entries: Sequence[tuple[str, Line2D]]) -> DrawnLegend:
     """A legend with as few lines as the figure's width allows, filled evenly."""
-    for columns in sorted({-(-len(entries) // lines) for lines in range(1, len(entries) + 1)}, reverse=True):
+    names, lines = zip(*entries)
+    for columns in sorted({-(-len(names) // rows) for rows in range(1, len(names) + 1)}, reverse=True):
         legend = figure.legend(
-            list(entries.values()),
-            list(entries),
+            lines,
+            names,
             ncols=columns,
             loc="lower center",
             borderaxespad=0,

@@ -1,7 +1,8 @@
 """One fixed look per cache format, so that a reader who has seen one figure can read all of them.
 
-Hue tells the family (greys: floats, wine: fp8, blues: 8 bit, oranges: 4 bit, green and pink: KIVI, olive:
-mixed), the marker what shares a scale (circle: token and head, square: channel, hexagon: a run of channels).
+Hue tells the family (greys: floats, wine: fp8, blues: 8 bits, oranges: 4 bits, green and pink: KIVI, olive:
+mixed, violet: all others), the marker of a preset what shares a scale (circle: token and head, square:
+channel, hexagon: a run of channels). Other formats have a shade of their family and a marker of their own.
 Squares are larger than circles, so that a circle of the same bits on top of one leaves its corners visible.
 The colours are those of Okabe and Ito and of Paul Tol, which stay apart for colour-blind readers.
 Nothing here needs matplotlib: the tables use the same order of formats.
@@ -9,21 +10,23 @@ Nothing here needs matplotlib: the tables use the same order of formats.
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from quantkv.report.escapes import FONT_SIZE
+from quantkv.report.families import family, shade
+
 WIDTHS = {"one-column": 3.3, "two-column": 6.9}
-FONT_SIZE = 7.0
 BASELINE = "DynamicCache"
+PAPER = "#FFFFFF"
 SHARES, MAGNITUDES = "cividis", "magma"
 """Colour maps of heat maps: shares, where light is good, and magnitudes and errors, where light is large."""
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "mathtext.fontset": "dejavusans",
+    "text.usetex": False,
     "font.size": FONT_SIZE,
     "axes.titlesize": 7.5,
     "axes.labelsize": 7.5,
@@ -63,7 +66,7 @@ RC: dict[str, Any] = {
 @dataclass(frozen=True)
 class Style:
     color: str
-    marker: str
+    marker: Any
     linestyle: Any = "-"
     size: float = 4.0
 
@@ -89,58 +92,40 @@ STYLES: dict[str, Style] = {
     "kivi-4": Style("#009E73", "^", size=4.4),
     "kivi-2": Style("#CC79A7", "v", size=4.4),
 }
-SPARE = (
-    Style("#332288", "*", size=5.6),
-    Style("#44AA99", "8", DASHDOT, 4.4),
-    Style("#AA4499", "<", DASHDOT),
-    Style("#CC6677", ">", DASHDOT),
-    Style("#117733", "p", DASHDOT, 4.6),
-    Style("#661100", "P", DOTTED, 4.6),
-    Style("#B8860B", "H", DOTTED, 4.6),
-    Style("#5C6BC0", "d", DOTTED),
-)
-LONGEST_LINE = 20
-VARIANT_LINES = (DASHED, DOTTED, DASHDOT)
-VARIANT_MARKERS = (("d", 4.4), ("*", 6.2), ("p", 4.8), ("<", 4.2), (">", 4.2), ("8", 4.6))
+CUSTOM_LINES = (DASHED, DOTTED, DASHDOT)
+CUSTOM_MARKERS: tuple[tuple[Any, float], ...] = (
+    ("d", 4.4), ("*", 6.2), ("p", 4.8), ("<", 4.2), (">", 4.2), ((4, 1, 0), 6.0), ("^", 4.4), ("P", 4.6),
+    ("D", 3.4), ("v", 4.4), ("X", 4.4), ((3, 1, 0), 6.0), ("s", 4.0), ("o", 4.0), ("h", 4.6),
+)  # fmt: skip
+"""In turn, those of the same family last."""
+
+
+def base_of(label: str) -> str:
+    """The preset that a label names, under whatever policy; empty where it names none."""
+    return label if label in STYLES else next((name for name in STYLES if label.startswith(name + "+")), "")
 
 
 def rank(label: str, bits: float | None = None) -> tuple[float, str]:
     """Sort key: the baseline, known formats from many bits to few, then the others by their bits and name."""
-    known = list(STYLES)
-    base = label if label in STYLES else next((name for name in known if label.startswith(name + "+")), "")
-    if base:
-        return float(known.index(base)), label
-    return len(known) + (32 - bits if bits is not None and bits == bits else 64), label
+    if base := base_of(label):
+        return float(list(STYLES).index(base)), label
+    return len(STYLES) + (32 - bits if bits is not None and bits == bits else 64), label
 
 
-def broken(label: str) -> str:
-    """A long name in lines for narrow places, broken before its plus signs."""
-    lines = [""]
-    for part in re.findall(r"\+?[^+]+", label):
-        if lines[-1] and len(lines[-1] + part) > LONGEST_LINE:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
+def styles_for(labels: Iterable[str], specs: Mapping[str, str] | None = None) -> dict[str, Style]:
+    """A style for every label: a preset's fixed one, else a shade of its family with its own marker and line.
 
-
-def styles_for(labels: Iterable[str]) -> dict[str, Style]:
-    """A style for every label: the fixed one, a variant of it for another policy, or a spare one by name."""
+    ``specs`` (label to spec) tells the family where the name does not.
+    """
     ordered = sorted(dict.fromkeys(labels), key=rank)
-    chosen = {label: STYLES[label] for label in ordered if label in STYLES}
-    for label in ordered:
-        if label not in chosen:
-            base = next((name for name in STYLES if label.startswith(name + "+")), None)
-            chosen[label] = _variant(STYLES[base], base, chosen) if base else _spare(label, chosen)
+    chosen = dict(STYLES)
+    families = {name: family(name) for name in STYLES}
+    for index, label in enumerate(label for label in ordered if label not in STYLES):
+        families[label] = family(base_of(label) or (specs or {}).get(label, label))
+        akin = [style.marker for other, style in chosen.items() if families[other] == families[label]]
+        used = [style.marker for other, style in chosen.items() if other not in STYLES]
+        marker, size = min(CUSTOM_MARKERS, key=lambda own: (used.count(own[0]), own[0] in akin))
+        color = shade(families[label], [PAPER, *(style.color for style in chosen.values())])
+        line = CUSTOM_LINES[(index + index // len(CUSTOM_MARKERS)) % len(CUSTOM_LINES)]
+        chosen[label] = Style(color, marker, line, size)
     return {label: chosen[label] for label in ordered}
-
-
-def _variant(style: Style, base: str | None, chosen: dict[str, Style]) -> Style:
-    count = sum(1 for label in chosen if label.startswith(f"{base}+"))
-    marker, size = VARIANT_MARKERS[count % len(VARIANT_MARKERS)]
-    return replace(style, linestyle=VARIANT_LINES[count % len(VARIANT_LINES)], marker=marker, size=size)
-
-
-def _spare(label: str, chosen: dict[str, Style]) -> Style:
-    start = zlib.crc32(label.encode()) % len(SPARE)
-    order = [SPARE[(start + step) % len(SPARE)] for step in range(len(SPARE))]
-    return next((style for style in order if style not in chosen.values()), order[0])

@@ -83,11 +83,11 @@ def write_report(
     folder = _Folder(_place(results, out))
     plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
     for name, text in (_tables(rows, found, plan, wanted, texts) if found else {}).items():
-        folder.write(name, _utf8(text))
+        folder.write(name, text.encode())
     for name, text in behaviour_tables(rows, texts).items():
-        folder.write(name, _utf8(text))
+        folder.write(name, text.encode())
     if "tex" in texts and (figures_tex := _tex_figures(found, plan, extras, kinds)):
-        folder.write("figures.tex", _utf8(figures_tex))
+        folder.write("figures.tex", figures_tex.encode())
     for study in found:
         _write_figures(study, plan[study.slug], folder, width)
     _write_extras(extras, folder, kinds)
@@ -95,7 +95,7 @@ def write_report(
     if html:
         from quantkv.report.html import page
 
-        folder.write(PAGE, _utf8(page(rows)))
+        folder.write(PAGE, page(rows).encode())
     if folder.problems:
         (warn or _refuse)("\n".join(folder.problems))
     return folder.written
@@ -111,11 +111,6 @@ def _say_absent(
     absent = [name for name in wanted if name not in drawn]
     if absent and tell is not None:
         tell(f"not drawn, for lack of numbers: {', '.join(absent)}")
-
-
-def _utf8(text: str) -> bytes:
-    """Half of a character, which JSON can hold and UTF-8 cannot, as its code."""
-    return text.encode(errors="backslashreplace")
 
 
 def _refuse(problem: str) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 SECTIONS = ("quality", "speed", "memory", "retrieval", "generation")
 STATUSES = ("ok", "failed", "skipped")
+HALF = r"\ud"
+"""How JSON writes a half of a character."""
 _RANK = {"failed": 0, "skipped": 1, "ok": 2}
 
 Row = dict[str, Any]
@@ -60,12 +62,15 @@ def _npz(arrays: Mapping[str, Any]) -> bytes:
 
 
 def strict_json(value: Any) -> Any:
-    """``value`` with NaN and infinities as null and every number a plain Python one."""
+    """``value`` with NaN and infinities as null, every number a plain Python one, and every text such as
+    UTF-8 can hold: half a character, as in names of files that are no UTF-8, becomes its code."""
     if isinstance(value, Mapping):
-        return {str(key): strict_json(item) for key, item in value.items()}
+        return {strict_json(str(key)): strict_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [strict_json(item) for item in value]
-    if value is None or isinstance(value, str | bool | int):
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float) or hasattr(value, "item"):
         plain = value if isinstance(value, float) else value.item()
@@ -91,7 +96,8 @@ def read_rows(path: str | Path, *, warn: Callable[[str], None] | None = None) ->
 
 def _read_row(file: Path, warn: Callable[[str], None]) -> Row | None:
     try:
-        row = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        row = strict_json(json.loads(text)) if HALF in text else json.loads(text)
     except (OSError, ValueError) as error:
         warn(f"{file.name} is not a whole result file and is ignored ({error})")
         return None

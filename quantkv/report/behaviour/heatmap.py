@@ -1,12 +1,13 @@
-"""Needles as a heat map: a panel per task and format, depth against length, the share of right answers.
+"""Needles as a heat map of shares of right answers: a panel per task and format, depth against length.
 
-The exact cache has the first panel of each task: where it does no better than chance, no format can be
+Where there is one length, such panels would be bars: then a panel per task, format against depth, with the
+shares in its cells. The exact cache comes first: where it does no better than chance, no format can be
 blamed, and the length is hatched in every panel. Panels that do not fit beside each other go on below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -17,48 +18,104 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from quantkv.report.behaviour.groups import Group, Row, part_of
-from quantkv.report.style import RC, SHARES, WIDTHS, broken
+from quantkv.report.escapes import NARROW, drawn
+from quantkv.report.style import RC, SHARES, WIDTHS
 
 REFERENCE = "exact cache"
-PANEL_HEIGHT, AROUND = 1.15, 0.5
-MOST_COLUMNS = 5
+PANEL_HEIGHT, AROUND, LINE = 1.15, 0.5, 0.13
+ROW_HEIGHT, AROUND_ROWS = 0.2, 0.75
+MOST_COLUMNS, FEWER_COLUMNS, SHORT_TITLE = 5, 4, 66.0
+MOST_BESIDE, FEWEST_ROWS, ROW_NAME = 3, 4, 150.0
+DARK = 0.5
+"""A share below it is a dark cell, on which words are white."""
 MOST_LENGTHS = 5
-LENGTHS, HATCHED = "context (tokens)", "hatched: the exact cache does no better than chance"
-Cells = dict[tuple[int, float], tuple[int, int, bool]]
-"""Hits and questions by length and depth, and whether anything can be concluded at that length."""
+HATCHED = "hatched: the exact cache does no better than chance"
+Cell = tuple[int, int, bool]
+"""Hits, questions, and whether anything can be concluded at that length."""
+Cells = dict[tuple[int, float], Cell]
+"""By length and depth."""
 
 
 def needle_figure(group: Group) -> Figure:
-    """A block of panels per task: the exact cache, then the formats. As wide as a page."""
-    names = [REFERENCE, *group.formats]
-    columns = min(len(names), MOST_COLUMNS)
-    lines = -(-len(names) // columns)
+    """The exact cache, then the formats, for each task. As wide as a page."""
+    contexts = sorted({int(row["requested"]["context"]) for row in _measured(group.rows)})
     with matplotlib.rc_context(RC | {"axes.grid": False}):
-        size = (WIDTHS["two-column"], PANEL_HEIGHT * lines * len(group.parts) + AROUND)
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        grid = figure.subplots(lines * len(group.parts), columns, squeeze=False)
-        for block, part in zip(np.split(grid, len(group.parts)), group.parts):
-            image = _block(block, group, part, names)
+        if len(contexts) == 1:
+            figure, image, axis = (*_by_depth(group), f"depth at {contexts[0]} tokens of context")
+        else:
+            figure, image, axis = (*_by_length(group), "context (tokens)")
         figure.colorbar(image, ax=figure.axes, label="right answers", fraction=0.02, ticks=[0, 0.5, 1])
-        said = [LENGTHS] + [HATCHED] * any(
-            not row["retrieval"]["conclusive"] for row in _measured(group.rows)
-        )
-        figure.supxlabel("; ".join(said), fontsize=RC["axes.labelsize"])
+        inconclusive = any(not row["retrieval"]["conclusive"] for row in _measured(group.rows))
+        figure.supxlabel("; ".join([axis] + [HATCHED] * inconclusive), fontsize=RC["axes.labelsize"])
     return figure
 
 
-def _block(axes: np.ndarray, group: Group, part: str, names: Sequence[str]) -> Any:
+def _names(group: Group, points: float) -> tuple[dict[str, str], int]:
+    """The panels or rows with their names as they are drawn, and the most lines that a name takes."""
+    names = {name: drawn(name, points) for name in (REFERENCE, *group.formats)}
+    return names, max(name.count("\n") + 1 for name in names.values())
+
+
+def _figure(height: float, lines: int, columns: int, *, shared: bool = False) -> tuple[Figure, np.ndarray]:
+    figure = Figure(figsize=(WIDTHS["two-column"], height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(lines, columns, squeeze=False, sharey="row" if shared else False)
+
+
+def _by_length(group: Group) -> tuple[Figure, Any]:
+    """A block of panels per task."""
+    names, words = _names(group, SHORT_TITLE)
+    if words > 1:
+        names, words = _names(group, NARROW)
+    columns = min(len(names), MOST_COLUMNS if words == 1 else FEWER_COLUMNS)
+    lines = -(-len(names) // columns)
+    height = (PANEL_HEIGHT + LINE * (words - 1)) * lines * len(group.parts) + AROUND
+    figure, grid = _figure(height, lines * len(group.parts), columns)
+    for block, part in zip(np.split(grid, len(group.parts)), group.parts):
+        image = _block(block, group, part, names)
+    return figure, image
+
+
+def _by_depth(group: Group) -> tuple[Figure, Any]:
+    """A panel per task, a row per format, the shares in percent."""
+    names, words = _names(group, ROW_NAME)
+    columns = min(len(group.parts), MOST_BESIDE)
+    lines = -(-len(group.parts) // columns)
+    height = (ROW_HEIGHT + LINE * (words - 1)) * max(FEWEST_ROWS, len(names)) + AROUND_ROWS
+    figure, grid = _figure(height * lines, lines, columns, shared=True)
+    for ax, part in zip(grid.ravel(), group.parts):
+        image = _task(ax, [_cells(group.rows, part, name) for name in names])
+        ax.set_title(drawn(part))
+        ax.set_yticks(range(len(names)), list(names.values()))
+    for ax in grid.ravel()[len(group.parts) :]:
+        ax.remove()
+    return figure, image
+
+
+def _task(ax: Axes, rows: Sequence[Cells]) -> Any:
+    """A row per format, a column per depth."""
+    depths = sorted({depth for cells in rows for _, depth in cells})
+    places = {
+        (row, depths.index(depth)): cell
+        for row, cells in enumerate(rows)
+        for (_, depth), cell in cells.items()
+    }
+    ax.set_xticks(range(len(depths)), [f"{depth:g}" for depth in depths])
+    _write(ax, places)
+    return _shares(ax, places, (len(rows), len(depths)))
+
+
+def _block(axes: np.ndarray, group: Group, part: str, names: Mapping[str, str]) -> Any:
     """The panels of one task; only the outer ones carry the labels of the axes."""
     cells = [_cells(group.rows, part, name) for name in names]
     lengths, depths = (sorted({place[i] for own in cells for place in own}) for i in (0, 1))
     columns = axes.shape[1]
     for index, (ax, name, own) in enumerate(zip(axes.ravel(), names, cells)):
         image = _panel(ax, own, [int(length) for length in lengths], depths)
-        ax.set_title(broken(name))
+        ax.set_title(names[name])
         ax.tick_params(labelleft=index % columns == 0, labelbottom=index + columns >= len(names))
     for ax in axes[:, 0]:
-        ax.set_ylabel(f"{part}\ndepth")
+        ax.set_ylabel(f"{drawn(part)}\ndepth")
     for ax in axes.ravel()[len(names) :]:
         ax.remove()
     return image
@@ -84,17 +141,29 @@ def _measured(rows: Sequence[Row]) -> list[Row]:
 
 
 def _panel(ax: Axes, cells: Cells, lengths: Sequence[int], depths: Sequence[float]) -> Any:
-    shares = np.full((len(depths) or 1, len(lengths) or 1), np.nan)
-    for (length, depth), (hits, n, conclusive) in cells.items():
-        row, column = depths.index(depth), lengths.index(length)
+    places = {(depths.index(depth), lengths.index(length)): cell for (length, depth), cell in cells.items()}
+    every = max(1, -(-len(lengths) // MOST_LENGTHS))
+    ax.set_xticks(range(0, len(lengths), every), [_short(length) for length in lengths[::every]])
+    ax.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths])
+    return _shares(ax, places, (len(depths), len(lengths)))
+
+
+def _shares(ax: Axes, cells: Mapping[tuple[int, int], Cell], shape: tuple[int, int]) -> Any:
+    """The picture of shares by row and column, empty where nothing was measured."""
+    shares = np.full([max(1, count) for count in shape], np.nan)
+    for (row, column), (hits, n, conclusive) in cells.items():
         shares[row, column] = hits / n
         if not conclusive:
             look: dict[str, Any] = {"fill": False, "hatch": "////", "linewidth": 0, "edgecolor": "#FFFFFF"}
             ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **look))
-    every = max(1, -(-len(lengths) // MOST_LENGTHS))
-    ax.set_xticks(range(0, len(lengths), every), [_short(length) for length in lengths[::every]])
-    ax.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths])
     return ax.imshow(shares, cmap=SHARES, vmin=0, vmax=1, aspect="auto")
+
+
+def _write(ax: Axes, cells: Mapping[tuple[int, int], Cell]) -> None:
+    """The shares in percent, in their cells."""
+    for (row, column), (hits, n, _) in cells.items():
+        look: dict[str, Any] = {"ha": "center", "va": "center", "gid": f"share:{row},{column}"}
+        ax.text(column, row, f"{100 * hits / n:.0f} %", color="white" if hits / n < DARK else "black", **look)
 
 
 def _short(length: int) -> str:

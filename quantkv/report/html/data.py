@@ -81,13 +81,14 @@ def _study(study: Study, index: int, found: Results) -> Payload:
     sources = rows_of_records(study, found.rows)
     charts = [_pareto(study, sources), *(_chart(chart, study, sources, found) for chart in CHARTS)]
     charts += task_charts(study, found)
-    labels = [*study.frame["label"], *(point["format"] for chart in charts for point in chart["points"])]
+    specs = dict(zip(study.frame["label"], study.frame["spec"]))
+    labels = [*specs, *(point["format"] for chart in charts for point in chart["points"])]
     contexts = {int(context) for context in study.frame["context"]}
     contexts |= {point["context"] for chart in charts for point in chart["points"]}
     return {
         "name": study.title,
         "contexts": sorted(contexts),
-        "formats": looks(labels, f"s{index}f"),
+        "formats": looks(labels, f"s{index}f", specs),
         "charts": [chart for chart in charts if chart["points"] or chart["failed"]],
     }
 

@@ -7,7 +7,7 @@ outlines matplotlib draws in the figures.
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantkv.report.style import BASELINE, Style, styles_for
@@ -18,7 +18,7 @@ LIGHTER = 0.02
 NEUTRAL = 0.02
 
 
-def looks(labels: Iterable[str], prefix: str) -> list[dict[str, Any]]:
+def looks(labels: Iterable[str], prefix: str, specs: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """A look per label, in the order of the tables: its CSS variable, both colours, outline, dashes and size.
 
     ``outline`` holds the corners of the marker within a circle of radius 1, y downwards; null is that circle.
@@ -34,7 +34,7 @@ def looks(labels: Iterable[str], prefix: str) -> list[dict[str, Any]]:
             "dash": _dashes(style),
             "size": style.size,
         }
-        for index, (label, style) in enumerate(styles_for([BASELINE, *labels]).items())
+        for index, (label, style) in enumerate(styles_for([BASELINE, *labels], specs).items())
     ]
 
 
@@ -53,7 +53,7 @@ def contrast(one: str, other: str) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def outline(marker: str) -> list[list[float]] | None:
+def outline(marker: Any) -> list[list[float]] | None:
     """Corners of a matplotlib marker, the farthest on the unit circle, y downwards; None for a circle."""
     from matplotlib.markers import MarkerStyle
 
