@@ -108,14 +108,23 @@ class QuantizedCache(DynamicCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Add a layer's keys and values. Raises QuantKVError within a `generate` that was told
-        `use_cache=False`: it gives the whole text at each step, which a cache would hold many times."""
-        told = (kwargs.get("kwargs") or {}).get("use_cache")
-        if told is False and getattr(self, "_is_user_defined", False):
-            raise QuantKVError("generate was given a quantized cache and use_cache=False: leave one out")
+        """Add a layer's keys and values."""
+        if getattr(self, "_is_user_defined", False):  # `generate` was given this cache
+            self._check_generate(kwargs.get("kwargs") or {})
         views = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         self._pads.pop(layer_idx, None)  # a later call may come without a 2-D mask
         return views
+
+    def _check_generate(self, attention_kwargs: dict[str, Any]) -> None:
+        """Raise where `generate` would go on with text of its own: without `use_cache` each step brings all
+        tokens again, and an encoder-decoder model adds its encoder's tokens to the decoder's."""
+        if attention_kwargs.get("use_cache") is False:
+            raise QuantKVError("generate was given a quantized cache and use_cache=False: leave one out")
+        if getattr(self.config, "is_encoder_decoder", False):
+            raise QuantKVError(
+                "an encoder-decoder model takes EncoderDecoderCache(QuantizedCache(config, spec), "
+                "QuantizedCache(config, spec)), not one QuantizedCache"
+            )
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         LENGTH_READ.set(weakref.ref(self))

@@ -141,12 +141,11 @@ class QuantizedLayer(DynamicLayer):
     def _find_pads(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> list[int]:
         """Left padding of each row: from the mask, else from position ids that show it, else none."""
         pads, source = self._known_pads(), "attention mask"
-        if pads is None:
-            pads, source = _positions_padding(attention_kwargs.get("position_ids"), length), "position ids"
-        if pads is None or len(pads) not in (1, rows):
-            pads, source = [0], "none"
+        if pads is None or len(pads) != rows:
+            pads = counted_padding(attention_kwargs.get("position_ids"), rows, length)
+            source = "none" if pads is None else "position ids"
         self.padding_source = source
-        return pads if len(pads) == rows else pads * rows
+        return pads or [0] * rows
 
     @property
     def awaits_padding(self) -> bool:
@@ -274,8 +273,3 @@ class QuantizedLayer(DynamicLayer):
 
 def _unknown() -> None:
     """The padding of a layer that no cache tells."""
-
-
-def _positions_padding(positions: Any, length: int) -> list[int] | None:
-    told = isinstance(positions, Tensor) and positions.dim() == 2 and positions.shape[-1] == length
-    return counted_padding(positions) if told else None

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
 from quantkv.cache import QuantizedCache, cache_argument
 from quantkv.errors import QuantKVError
 from quantkv.hooks import fused_attention
@@ -38,7 +40,7 @@ def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedMod
     def with_cache(*args: Any, **kwargs: Any) -> Any:
         if all(kwargs.get(name) is None for name in CACHE_ARGUMENTS):
             _ask_for_cache(model, kwargs)
-            kwargs[cache_argument(model)] = QuantizedCache(model.config, spec)
+            kwargs[cache_argument(model)] = _fresh(model, spec)
         return generate(*args, **kwargs)
 
     with (
@@ -47,6 +49,13 @@ def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedMod
         _replaced(model, "prepare_inputs_for_generation", _keeping_cache(model, prepare)),
     ):
         yield model
+
+
+def _fresh(model: PreTrainedModel, spec: CacheSpec) -> Cache:
+    cache = QuantizedCache(model.config, spec)
+    if not model.config.is_encoder_decoder:
+        return cache
+    return EncoderDecoderCache(cache, QuantizedCache(model.config, spec))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from runs import IMPLEMENTATIONS, left_padded, logits_in_calls, plain_cache, tok
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, EncoderDecoderCache
 
-from quantkv import QuantizedCache, QuantKVError, cache_argument
+from quantkv import QuantizedCache, QuantKVError, cache_argument, simulate
 from quantkv.architectures import tiny_model
 from quantkv.padding import counted_padding
 
@@ -47,9 +47,12 @@ def call(model: Any, ids: Tensor, cache: Any, **options: Any) -> Tensor:
 def test_a_constant_and_then_a_count_is_padding(pads: int, real: int, constant: int) -> None:
     row = torch.cat([torch.full((pads,), constant), torch.arange(real)])
     full = torch.arange(pads + real)
-    assert counted_padding(torch.stack([row, full])) == [pads, 0]
+    assert counted_padding(torch.stack([row, full]), 2, len(row)) == [pads, 0]
+    assert counted_padding(row[None], 3, len(row)) == [pads] * 3
     for wrong in (row + 2, row[:-1].repeat(2), torch.cat([row, row[-1:] + 2])):
-        assert counted_padding(wrong[None]) is None
+        assert counted_padding(wrong[None], 1, len(wrong)) is None
+        assert counted_padding(torch.stack([wrong, torch.arange(len(wrong))]), 2, len(wrong)) is None
+    assert counted_padding(row[None, None], 1, len(row)) is counted_padding(None, 1, len(row)) is None
 
 
 @pytest.mark.parametrize("kind", UNUSUAL)
@@ -124,6 +127,24 @@ def test_sequences_behind_a_block_diagonal_mask_equal_each_alone(
         parts.append(call(model, ids[:, start:stop], cache, **options))
     alone = [call(model, part, None) for part in ids.split(sizes, 1)]
     assert (torch.cat(parts, 1) - torch.cat(alone, 1)).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("pads", [0, 9])
+def test_a_decode_exact_pass_behind_a_4d_mask_equals_stepping(tiny_llama: Any, pads: int) -> None:
+    """Behind a mask that hides tokens at random; positions show the padding, or come in pairs."""
+    model, ids, spec = tiny_llama.double(), token_ids(1, 70), "int4-head+r8+f8+s2+k8"
+    seen = torch.rand(70, 70, generator=torch.Generator().manual_seed(2)) < 0.6
+    seen = (seen & torch.ones(70, 70).tril().bool() & (torch.arange(70) >= pads)) | torch.eye(70).bool()
+    positions = (torch.arange(70) - pads).clamp_min(0) if pads else torch.arange(70) // 2
+    mask, positions = seen[None, None], positions[None]
+    with simulate(model, spec, prefill=30):
+        whole = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    cache, steps = QuantizedCache(with_attention(model, "quantkv").config, spec), []
+    for start, stop in [(0, 30), *((i, i + 1) for i in range(30, 70))]:
+        options = {"attention_mask": mask[:, :, start:stop, :stop], "position_ids": positions[:, start:stop]}
+        steps.append(call(model, ids[:, start:stop], cache, **options))
+    assert cache.layers[0].key_store.pads == [pads] and cache.layers[0].key_store.packed(0) > 0
+    assert (torch.cat(steps, 1) - whole)[:, pads:].abs().max() <= 1e-9
 
 
 def test_padding_that_a_mask_told_is_not_kept_for_a_later_4d_mask(tiny_llama: Any) -> None:

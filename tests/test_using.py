@@ -12,10 +12,14 @@ import torch
 from runs import IMPLEMENTATIONS, token_ids
 from transformers import (
     AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
     GenerationConfig,
     LlamaConfig,
     Phi3Config,
     PhimoeConfig,
+    T5Config,
+    T5ForConditionalGeneration,
     pipeline,
 )
 
@@ -90,6 +94,33 @@ def test_a_forward_call_fills_the_cache_whatever_the_config_says(tiny_llama: Any
         parts = [tiny_llama(part, **{cache_argument(tiny_llama): cache}).logits for part in ids.split(10, 1)]
         assert (torch.cat(parts, 1) - tiny_llama(ids).logits).abs().max() < 1e-4
     assert cache.get_seq_length() == 30
+
+
+# --- encoder-decoder models ---
+def encoder_decoder(family: str) -> Any:
+    sizes = {"vocab_size": 100, "d_model": 32, "decoder_start_token_id": 0, "eos_token_id": None}
+    sizes["forced_eos_token_id"] = None
+    bart = {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+            "encoder_attention_heads": 2, "decoder_attention_heads": 2, "init_std": 0.4}  # fmt: skip
+    t5 = {"d_kv": 16, "d_ff": 32, "num_layers": 2, "num_heads": 2, "initializer_factor": 5.0}
+    torch.manual_seed(0)
+    if family == "bart":
+        return BartForConditionalGeneration(BartConfig(**sizes | bart)).eval()
+    return T5ForConditionalGeneration(T5Config(**sizes | t5)).eval()
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_encoder_decoder_models_get_two_caches(family: str) -> None:
+    model, ids = encoder_decoder(family), token_ids(2, 20, 100)
+    expected = generated(model, ids).sequences
+    with use(model, "exact+r2+f1+s1+k0"):
+        out = generated(model, ids)
+    assert torch.equal(out.sequences, expected) and len(set(expected[0].tolist())) > 2
+    caches = (out.cache.self_attention_cache, out.cache.cross_attention_cache)
+    assert [type(cache) for cache in caches] == [QuantizedCache] * 2
+    assert [cache.get_seq_length() for cache in caches] == [6, 20]
+    with pytest.raises(QuantKVError, match="EncoderDecoderCache"):
+        generated(model, ids, **{cache_argument(model): QuantizedCache(model.config, "exact")})
 
 
 # --- models whose position embedding changes with the length ---

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quantkv.errors import QuantKVError
+from quantkv.padding import counted_padding
 from quantkv.policy import Window
 
 ALL_BUT_LAST = "all_but_last"
@@ -114,6 +116,12 @@ class Rows:
         real = mask.bool().cpu()
         after = (real.flip(-1).cumsum(-1) == 0).sum(-1)
         return cls((real.cumsum(-1) == 0).sum(-1), real.shape[-1] - after)
+
+    @classmethod
+    def of_positions(cls, positions: Any, count: int, length: int) -> Rows | None:
+        """As a cache reads them: None where they show no padding."""
+        pads = counted_padding(positions, count, length)
+        return None if pads is None else cls(torch.tensor(pads), torch.full((count,), length))
 
     @classmethod
     def unpadded(cls, count: int, length: int) -> Rows:

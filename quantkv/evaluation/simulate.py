@@ -105,7 +105,9 @@ def _announced(model: PreTrainedModel, simulation: Simulation) -> Iterator[None]
     """Tell the simulation whenever the model is called; a mask function alone would not, because models that
     are given a ready 4-D mask call none."""
     hooks = [
-        module.register_forward_pre_hook(lambda *_: simulation.begin_forward())
+        module.register_forward_pre_hook(
+            lambda _, __, given: simulation.begin_forward(given.get("position_ids")), with_kwargs=True
+        )
         for module in {model, model.base_model}
     ]
     try:

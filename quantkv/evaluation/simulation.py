@@ -32,6 +32,7 @@ class Simulation:
     """Where each row ends, where the caller said so."""
     saturation: Saturation = field(default_factory=Saturation)
     _told: Rows | None = None
+    _positions: Any = None
     _seen: int | None = None
     _call: Call | None = None
     _calls: Iterator[tuple[int, int]] = field(default_factory=lambda: iter(()))
@@ -64,12 +65,13 @@ class Simulation:
 
     @property
     def pads(self) -> list[int] | None:
-        """Leading padding of each row, as the last mask told."""
+        """Leading padding of each row, as the last mask or position ids told."""
         return None if self._told is None else self._told.begins.tolist()
 
-    def begin_forward(self) -> None:
-        """The model is called: nothing is known of its rows until a mask tells."""
+    def begin_forward(self, positions: Any = None) -> None:
+        """The model is called: of its rows nothing but position ids is known until a mask tells."""
         self._told = self._seen = self._call = None
+        self._positions = positions
         self._calls = cycle(self.model.calls)
         self._reaches.clear()
         self._new_rows = True
@@ -123,6 +125,8 @@ class Simulation:
         if self._call is None:
             batch, _, length, _ = query.shape
             offset = key.shape[2] - length if self._seen is None else self._seen
+            if self._told is None and offset == 0:
+                self._told = Rows.of_positions(self._positions, batch, length)
             if offset and length > 1 and not self.model.continues:
                 raise UnsupportedError(
                     "the model's linear layers do not continue from a cache with several tokens at once: "
