@@ -110,7 +110,7 @@ class QuantizedLayer(DynamicLayer):
         if key_states.shape[0] != self._rows:
             raise QuantKVError(f"the cache holds {self._rows} rows, this call brings {key_states.shape[0]}")
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
-        if self.key_store.pages.saturated or self.value_store.pages.saturated:
+        if key_states.is_cpu and (self.key_store.pages.saturated or self.value_store.pages.saturated):
             self._say("saturated")
         if self.spec.quantize_after and self.packed_at is not None:
             self._say("packed_at")
@@ -215,8 +215,12 @@ class QuantizedLayer(DynamicLayer):
 
     @property
     def saturated(self) -> int:
-        """Stored numbers at the end of their dtype's range, as they were packed."""
-        return sum(store.pages.saturated for store in self.stores)
+        """Stored numbers at the end of their dtype's range, as they were packed. On a CPU they are said at
+        once, on other devices, which no update reads back from, when this is asked for."""
+        count = sum(store.pages.saturated for store in self.stores)
+        if count:
+            self._say("saturated")
+        return count
 
     @property
     def packed_at(self) -> int | None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from quantkv import native
-from quantkv.codecs import Codec, saturated
+from quantkv.codecs import Codec
+from quantkv.codecs.saturation import count_saturated
 from quantkv.store.layout import PageLayout
 from quantkv.store.pool import GONE, PagePool
 
@@ -24,7 +25,7 @@ class PageStore:
     """Packed tokens of some rows. Token positions are counted from each row's first packed token.
 
     `generation` grows whenever a table changes, so that what was looked up from tables can be kept until
-    then. `saturated` counts stored numbers at the end of their dtype's range, as they were packed.
+    then.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class PageStore:
         self._encodes = kernel is not None and kernel.number != "table"  # codebooks choose codes themselves
         floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
         self._largest = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
-        self.saturated = 0
+        self._saturated: Tensor | int = 0
         self.format = native.page_format(layout, codec) if device.type == "cpu" else None
         self._kernel_pages: tuple[int, Any] | None = None
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
@@ -48,6 +49,15 @@ class PageStore:
     @property
     def nbytes(self) -> int:
         return self.pool.nbytes
+
+    @property
+    def saturated(self) -> int:
+        """Stored numbers at the end of their dtype's range, as they were packed; read from the device."""
+        return int(self._saturated)
+
+    @saturated.setter
+    def saturated(self, count: int) -> None:
+        self._saturated = count
 
     def page_pointers(self, row: int, first: int = 0, last: int | None = None) -> list[int]:
         """Addresses of the records of a row's pages `[first, last)`, 64-byte aligned; 0 where a page is
@@ -58,7 +68,7 @@ class PageStore:
         """A store that starts with the same tokens on the same pages; each page is freed when no fork lists
         it any more."""
         other = PageStore(self.codec, self.layout, len(self.tables), self.device, self.pool)
-        other.used, other.saturated = list(self.used), self.saturated
+        other.used, other._saturated = list(self.used), self._saturated
         for table in self.tables:
             self.pool.retain(table)
         other.tables[:] = [list(table) for table in self.tables]
@@ -69,7 +79,7 @@ class PageStore:
         other = PageStore(self.codec, self.layout, len(self.tables), self.device)
         numbers, tables = self._listed()
         other.restore([self.pool.record(n) for n in numbers], tables, self.used)
-        other.saturated = self.saturated
+        other._saturated = self._saturated
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,7 +168,7 @@ class PageStore:
 
     def _encode(self, rows: Sequence[int], start: int, x: Tensor) -> None:
         fields, length = self.codec.encode(x), x.shape[-2]
-        self.saturated += saturated(x, fields)
+        self._saturated = self._saturated + count_saturated(x, fields)
         page = self.layout.page_tokens
         for index in range(start // page, -(-(start + length) // page)):
             low, high = max(start, index * page), min(start + length, (index + 1) * page)
