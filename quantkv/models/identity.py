@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from quantkv.models.packaged import PACKAGED_MODELS
-from quantkv.models.synthetic import is_random
+from quantkv.models.names import is_built_in
 
 SAMPLES_PER_TENSOR = 64
 WORDS = 1 << 16
@@ -61,7 +60,7 @@ def fingerprint(model: Any) -> str:
     """SHA-256 over the configuration and every parameter and buffer: a fixed sample of each where the name
     pins them (packaged and random models), else a checksum of all their bytes."""
     source = getattr(model, "_quantkv_source", None)
-    pinned = source is not None and (is_random(source.model) or source.model in PACKAGED_MODELS)
+    pinned = source is not None and is_built_in(source.model)
     content = _sample if pinned else _checksum
     digest = hashlib.sha256(_stable_config(model.config).encode())
     for name, tensor in sorted(

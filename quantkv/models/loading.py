@@ -18,21 +18,12 @@ from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.hooks import register
 from quantkv.models.gguf_checkpoint import converted_folder, read_source
 from quantkv.models.identity import Source, describe_precision
+from quantkv.models.names import DTYPES, is_built_in, is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
 from quantkv.models.quiet import quiet
-from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, is_random, random_model
+from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, random_model
 from quantkv.models.weights import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
 
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp64": torch.float64,
-}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
 
@@ -67,11 +58,6 @@ def load_model(
 def model_names() -> list[str]:
     """The built-in names; hub ids, folders and ``.gguf`` files come on top."""
     return [*PACKAGED_MODELS, *RANDOM_MODELS]
-
-
-def is_built_in(name: str) -> bool:
-    """Whether a name stands for a model of its own, whatever lies in a folder of that name."""
-    return is_random(name) or name in PACKAGED_MODELS
 
 
 def _load_random(name: str, dtype: torch.dtype | None, seed: int) -> tuple[Any, Any, Source]:

@@ -56,10 +56,6 @@ RANDOM_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def is_random(name: str) -> bool:
-    return name.startswith("random-")
-
-
 def random_model(name: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> Any:
     """A tiny model of the named family; equal seeds give equal weights in every dtype."""
     config = _config(name, overrides)

@@ -12,9 +12,9 @@ from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.models import random_model
 from quantkv.models.gguf_checkpoint import kept_conversion
 from quantkv.models.loading import unknown_name
+from quantkv.models.names import is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
 from quantkv.models.quiet import quiet
-from quantkv.models.synthetic import is_random
 
 
 def load_config(name: str | Path, *, revision: str | None = None) -> PreTrainedConfig:

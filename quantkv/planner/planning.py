@@ -17,7 +17,7 @@ from quantkv.evaluation.lists import distinct
 from quantkv.footprint import Footprint, LayerShape, cache_footprint
 from quantkv.layer import QuantizedLayer
 from quantkv.models.identity import describe_precision
-from quantkv.models.loading import DTYPES
+from quantkv.models.names import DTYPES
 from quantkv.named import presets
 from quantkv.planner.configs import load_config
 from quantkv.planner.probe import ModelShape, probe

@@ -24,7 +24,7 @@ from quantkv.errors import QuantKVError
 from quantkv.evaluation.protocols import Protocol, filled
 from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES
 from quantkv.evaluation.tasks import TAIL, check_room, task_names
-from quantkv.models.loading import DTYPES, is_built_in
+from quantkv.models.names import DTYPES, is_built_in
 from quantkv.plugins import ImportedFile, imported
 from quantkv.spec import CacheSpec
 from quantkv.sweep.formats import FormatEntry
