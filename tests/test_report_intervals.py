@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rows import quality_row, row, speed_row, sweep_rows
+from rows import failed_row, quality_row, row, speed_row, sweep_rows
 from test_paper import retrieval_row
 
 from quantkv.comparison import compare
@@ -75,6 +75,11 @@ def test_enough_windows_are_ranked_and_the_caption_says_by_what() -> None:
     assert "**" in markdown_table(study) and said in markdown_table(study)
     assert "intervals over windows" in caption(study)
     assert "perplexity ratio closest to 1" in latex_table(study)
+
+
+def test_cells_that_all_failed_have_no_intervals_either() -> None:
+    (study,) = studies([failed_row("quality", "int4-head", 512, "out of memory", protocol={"windows": 2})])
+    assert "2 windows of 128 scored tokens, BOS" in caption(study) and "interval" not in caption(study)
 
 
 def test_a_share_without_an_interval_has_no_winner() -> None:

@@ -58,16 +58,18 @@ def report(
 def _chosen(
     rows: list[dict[str, Any]], folder: Path, config: Path | None
 ) -> tuple[list[dict[str, Any]], Report]:
-    """The rows to report, in their order, and the settings of the report."""
+    """The rows to report, in their order and under the sweep's current names, and the report's settings."""
     from quantkv.sweep.config import Report
 
     if config is None:
         return rows, Report()
+    from quantkv.sweep.labels import current_names
     from quantkv.watching.planned import Plan
 
     plan = Plan(config, folder)
     mine = {id(row) for row in plan.sort(rows)[0]}
-    return [row for row in rows if id(row) in mine], plan.settings.report
+    chosen = [row for row in rows if id(row) in mine]
+    return current_names(chosen, plan.settings), plan.settings.report
 
 
 def _told(rows: list[dict[str, Any]], written: Written) -> dict[str, Any]:

@@ -51,9 +51,10 @@ def sweep(
         typer.echo(json.dumps(grid(settings), indent=2)) if as_json else print_grid(settings, console)
         return
     with console.status("starting"):
+        from quantkv.sweep.labels import current_names
         from quantkv.sweep.runner import run_sweep
     summary = run_sweep(settings, console=console)
-    rows = [] if summary.interrupted else summary.rows()
+    rows = [] if summary.interrupted else current_names(summary.rows(), settings)
     folder = Path(settings.run.out)
     written = Written()
     if rows:

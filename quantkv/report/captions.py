@@ -111,20 +111,16 @@ def _quality(rows: list[Row]) -> str:
     parts = [f"Quality: text {text}" + (f" (sha256 {digest})" if digest else "")]
     parts.append(f"prefill {_list(p.get('prefill') for p in protocol)}")
     windows, score = (_list(p.get(name) for p in protocol) for name in ("windows", "score"))
-    few = "" if _has_intervals(rows) else ", too few to rank formats by"
+    scored = [row["quality"] for row in rows if row.get("quality")]
+    intervals = any(not missing(section.get("kl_low")) for section in scored)
+    few = ", too few to rank formats by" if scored and not intervals else ""
     parts.append(f"{windows} windows of {score} scored tokens{few}")
     if bos := _list(p.get("bos") for p in protocol):
         parts.append(BOS.get(bos, f"BOS {bos}"))
     if preset := _list(p.get("preset") for p in protocol):
         parts.append(f"protocol {preset}")
-    against = "KL and ΔNLL against the exact cache" + ("" if few else ", intervals over windows")
+    against = "KL and ΔNLL against the exact cache" + ", intervals over windows" * intervals
     return "; ".join([", ".join(parts), against, *_bf16_scale(rows)]) + "."
-
-
-def _has_intervals(rows: Iterable[Row]) -> bool:
-    """Not where there are fewer than 8 windows; rows without numbers say nothing."""
-    scored = [row["quality"] for row in rows if row.get("quality")]
-    return not scored or any(not missing(section.get("kl_low")) for section in scored)
 
 
 def _bf16_scale(rows: list[Row]) -> list[str]:

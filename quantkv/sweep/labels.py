@@ -1,0 +1,29 @@
+"""What a sweep calls its formats now: rows keep the names they were measured under, and are found again by
+what was measured, so a report takes the names from the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from quantkv.sweep.config import Sweep
+from quantkv.sweep.formats import BASELINE
+from quantkv.sweep.grid import formats
+from quantkv.sweep.results import Row
+
+
+def current_names(rows: Iterable[Row], sweep: Sweep) -> list[Row]:
+    """Rows of the sweep under its current names; where a spec has several, a row keeps its own of them."""
+    names: dict[str, list[str]] = {}
+    for only in (None, *(kind.formats for kind in (sweep.speed, sweep.memory) if kind and kind.formats)):
+        for label, spec in formats(sweep, only):
+            names.setdefault(BASELINE if spec is None else str(spec), []).append(label)
+    return [_called(row, names) for row in rows]
+
+
+def _called(row: Row, names: Mapping[str, list[str]]) -> Row:
+    asked: dict[str, Any] = row["requested"]
+    known = names.get(str(asked.get("spec")), [])
+    if not known or asked["format"] in known:
+        return row
+    return row | {"requested": asked | {"format": known[0]}}
