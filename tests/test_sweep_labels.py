@@ -19,8 +19,8 @@ SPEC = "k.int4-head+v.int4-head+s4+r8+f32"
 
 
 def sweep(*formats: Any, **sections: Any) -> dict[str, Any]:
-    base = {"schema": 1, "models": ["random-llama"], "contexts": [128], "memory": {}, "formats": list(formats)}
-    return base | sections
+    base = {"schema": 1, "models": ["random-llama"], "contexts": [128], "memory": {}}
+    return base | {"formats": list(formats)} | sections
 
 
 def names_of(rows: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:

@@ -33,6 +33,10 @@ def report(
             "--html/--no-html", help="report.html, one page with everything in it; default yes, or as CONFIG"
         ),
     ] = None,
+    together: Annotated[
+        list[str] | None,
+        typer.Option(help="model or dtype, repeatable: one more table and figure of each kind across them"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write tables, figures and a page from the results in a folder."""
@@ -41,8 +45,8 @@ def report(
 
     problems: list[str] = []
     rows, chosen = _chosen(read_rows(folder, warn=problems.append), folder, config)
-    if html is not None:
-        chosen = chosen.model_copy(update={"html": html})
+    given = {"html": html, "together": together}
+    chosen = chosen.model_copy(update={name: value for name, value in given.items() if value is not None})
     written = Written()
     if rows:
         console = new_console(stderr=as_json)

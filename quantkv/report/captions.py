@@ -45,8 +45,12 @@ class Told(Protocol):
 
 def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
     """Plain sentences about how the study's numbers, or only those of some kinds, were made."""
+    return " ".join(sentences(study, kinds))
+
+
+def sentences(study: Study, kinds: Iterable[str] | None = None) -> list[str]:
     if source := citation(study.rows[0]):
-        return f"{study.model}. From {source}; not measured here, so not to be ranked with other tables."
+        return [f"{study.model}. From {source}; not measured here, so not to be ranked with other tables."]
     wanted = tuple(kinds) if kinds is not None else ("quality", "speed", "memory")
     rows = [row for row in study.rows if row["kind"] in wanted]
     made = [*precision(study.rows), *fingerprint(study), f"batch {study.batch}"]
@@ -59,7 +63,7 @@ def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
         if kind == "speed" and of_kind:
             parts.append(drifted(study))
     notes = (f"{note}." for note in (*study.notes, *study.warnings))
-    return " ".join(filter(None, (*parts, _policy(rows), environment(rows), *notes)))
+    return list(filter(None, (*parts, _policy(rows), environment(rows), *notes)))
 
 
 def figure_title(name: str, study: Study) -> str:

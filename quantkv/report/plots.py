@@ -74,8 +74,15 @@ def draw(study: Study, figure: str, *, width: str = "one-column") -> Figure:
     if width not in WIDTHS:
         raise QuantKVError(f"unknown width '{width}'; known are {', '.join(WIDTHS)}")
     panels = [name for name in OVERVIEW if can_draw(study, name)] if figure == "overview" else [figure]
+    titles = [f"({chr(ord('a') + index)}) {TITLES[name]}" for index, name in enumerate(panels) if panels[1:]]
     with matplotlib.rc_context(RC):
-        return _compose(study, panels, width)
+        return _compose([study] * len(panels), panels, titles, width)
+
+
+def draw_together(found: Sequence[Study], labels: Sequence[str], figure: str) -> Figure:
+    """One figure of several studies, a panel for each; as wide as a page."""
+    with matplotlib.rc_context(RC):
+        return _compose(found, [figure] * len(found), labels, "two-column")
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
@@ -87,20 +94,22 @@ def rendered(figure: Figure, kind: str) -> bytes:
     return file.getvalue()
 
 
-def _compose(study: Study, panels: Sequence[str], width: str) -> Figure:
+def _compose(found: Sequence[Study], panels: Sequence[str], titles: Sequence[str], width: str) -> Figure:
+    """A panel of each study; titles where there are several."""
     columns = 2 if len(panels) > 1 and width == "two-column" else 1
     lines = -(-len(panels) // columns)
-    height = rows_height(study) if panels == ["crossover"] else lines * PANEL_HEIGHT[width]
+    tallest = max(map(rows_height, found)) if "crossover" in panels else PANEL_HEIGHT[width]
+    height = lines * tallest
     figure = Figure(figsize=(WIDTHS[width], height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    specs = dict(zip(study.frame["label"], study.frame["spec"]))
+    specs = {k: v for study in found for k, v in zip(study.frame["label"], study.frame["spec"])}
     styles = styles_for([BASELINE, *specs], specs)
     legend = Legend()
-    for index, (name, ax) in enumerate(zip(panels, axes)):
+    for study, name, ax in zip(found, panels, axes):
         PANELS[name](ax, study, styles, legend)
-        if len(panels) > 1:
-            ax.set_title(f"({chr(ord('a') + index)}) {TITLES[name]}", loc="left")
+    for title, ax in zip(titles, axes):
+        ax.set_title(title, loc="left", parse_math=False)
     for ax in axes[len(panels) :]:
         ax.remove()
     place_legends(figure, legend, styles)

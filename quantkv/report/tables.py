@@ -51,12 +51,8 @@ def markdown_table(study: Study) -> str:
     header = ["context", "format", *(f"{c.header} ({c.unit})" for c in columns)] + ["notes"] * with_notes
     lines = [pipes(header), pipes(["---:", ":---", *("---:" for _ in columns)] + [":---"] * with_notes)]
     for context, group in by_context(records):
-        best = [best_labels(column, group) for column in columns]
-        for index, record in enumerate(group):
-            cells = [markdown(column.text(record)) for column in columns]
-            cells = [f"**{cell}**" if index in winners else cell for cell, winners in zip(cells, best)]
-            cells += [markdown(notes(record))] * with_notes
-            lines.append(pipes([str(context), markdown(name_of(record, seeds=seeds)), *cells]))
+        body = markdown_rows(group, columns, seeds=seeds, with_notes=with_notes)
+        lines += [pipes([str(context), *cells]) for cells in body]
     flags = remarks(records)
     footer = (
         caption(study),
@@ -67,6 +63,18 @@ def markdown_table(study: Study) -> str:
     return "\n".join([*lines, "", paragraph(" ".join(filter(None, footer))), ""])
 
 
+def markdown_rows(
+    group: Sequence[Record], columns: Sequence[Column], *, seeds: bool, with_notes: bool
+) -> Iterator[list[str]]:
+    """The cells of each record of one context, from the format's name on, the best ones in bold."""
+    best = [best_labels(column, group) for column in columns]
+    for index, record in enumerate(group):
+        cells = [markdown(column.text(record)) for column in columns]
+        cells = [f"**{cell}**" if index in winners else cell for cell, winners in zip(cells, best)]
+        cells += [markdown(notes(record))] * with_notes
+        yield [markdown(name_of(record, seeds=seeds)), *cells]
+
+
 def pipes(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -75,20 +83,29 @@ def latex_table(study: Study) -> str:
     """A ``table*`` for booktabs: the best formats of each context in bold, bad rows marked."""
     records = study.records()
     columns = [column for column in shown_columns(records) if column.name != "rate" or study.batch > 1]
-    body = [_ampersands(["format", *(latex(c.header) for c in columns)])]
-    body += [_ampersands(["", *(latex(c.unit) for c in columns)])]
+    body = [ampersands(["format", *(latex(c.header) for c in columns)])]
+    body += [ampersands(["", *(latex(c.unit) for c in columns)])]
     for context, group in by_context(records):
-        title = rf"\multicolumn{{{len(columns) + 1}}}{{@{{}}l}}{{\textit{{{context} tokens of context}}}} \\"
-        body += [r"\midrule", title, *_tex_rows(group, columns, has_seeds(records))]
+        body += [*tex_context(context, len(columns) + 1), *tex_rows(group, columns, has_seeds(records))]
+    return booktabs(_tex_caption(study, columns), f"tab:{study.slug}", f"l{'r' * len(columns)}", body)
+
+
+def tex_context(context: int, columns: int) -> list[str]:
+    title = rf"\textit{{{context} tokens of context}}"
+    return [r"\midrule", rf"\multicolumn{{{columns}}}{{@{{}}l}}{{{title}}} \\"]
+
+
+def booktabs(caption: str, label: str, alignment: str, body: Sequence[str]) -> str:
+    """A ``table*`` that never is wider than the page."""
     lines = [
         r"% needs \usepackage{booktabs,graphicx}",
         r"\begin{table*}[t]",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\caption{{{_tex_caption(study, columns)}}}",
-        rf"\label{{tab:{study.slug}}}",
+        rf"\caption{{{caption}}}",
+        rf"\label{{{label}}}",
         r"\vspace{4pt}",
         SHRINK_TO_FIT,
-        rf"\begin{{tabular}}{{@{{}}l{'r' * len(columns)}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
         r"\toprule",
         *body,
         r"\bottomrule",
@@ -98,13 +115,13 @@ def latex_table(study: Study) -> str:
     return "\n".join([*lines, ""])
 
 
-def _tex_rows(group: Sequence[Record], columns: Sequence[Column], seeds: bool) -> list[str]:
+def tex_rows(group: Sequence[Record], columns: Sequence[Column], seeds: bool) -> list[str]:
     best = [best_labels(column, group) for column in columns]
     rows = []
     for index, record in enumerate(group):
         cells = [latex(c.short(record) if c.name == "delta" else c.text(record)) for c in columns]
         cells = [rf"\textbf{{{cell}}}" if index in winners else cell for cell, winners in zip(cells, best)]
-        rows.append(_ampersands([_tex_name(record, seeds), *cells]))
+        rows.append(ampersands([_tex_name(record, seeds), *cells]))
     return rows
 
 
@@ -149,5 +166,5 @@ def _not_measured(records: Iterable[Record]) -> str:
     return f"Not measured: {'; '.join(reasons)}." if reasons else ""
 
 
-def _ampersands(cells: Sequence[str]) -> str:
+def ampersands(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"

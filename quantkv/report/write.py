@@ -22,6 +22,7 @@ from quantkv.report.names import FIGURES, KINDS_OF, OTHER_NAMES
 from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown_table
+from quantkv.report.together import PARTS, drawable, figure_together, joints, tables_together
 
 FILES = ("png", "pdf", "svg")
 TABLES = ("md", "tex", "csv")
@@ -58,21 +59,24 @@ def write_report(
     files: Iterable[str] = ("png", "pdf"),
     tables: Iterable[str] = TABLES,
     html: bool = True,
+    together: Iterable[str] = (),
     inspections: Iterable[Path] = (),
     warn: Callable[[str], None] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Tables, figures, then the page, from a results folder or from rows; returns the paths in that order.
 
-    ``inspections`` are folders that ``quantkv inspect`` wrote. ``warn`` is told of the files that cannot be
-    written, a line for each; without it that is an error. ``tell`` is told, in one line, of the figures that
-    nothing was measured for.
+    ``together`` are those of model and dtype across which one more table and one more figure of each kind
+    are made. ``inspections`` are folders that ``quantkv inspect`` wrote. ``warn`` is told of the files that
+    cannot be written, a line for each; without it that is an error. ``tell`` is told, in one line, of the
+    figures that nothing was measured for.
     """
     wanted = [OTHER_NAMES.get(name, name) for name in figures]
     wanted = _known("figure", wanted, FIGURES)
     kinds = _known("file type", files, FILES)
     texts = _known("table", tables, TABLES)
     _known("width", [width], tuple(WIDTHS))
+    across = _known("part", together, PARTS)
     rows = _rows(results)
     found = studies(rows)
     extras = [extra for extra in extra_figures(rows, inspections) if extra.name in wanted and kinds]
@@ -91,6 +95,7 @@ def write_report(
     for study in found:
         _write_figures(study, plan[study.slug], folder, width)
     _write_extras(extras, folder, kinds)
+    _write_together(found, across, folder, (wanted, kinds, texts), tell)
     _say_absent(wanted if kinds else [], plan, extras, tell)
     if html:
         from quantkv.report.html import page
@@ -166,6 +171,35 @@ def _write_extras(extras: Sequence[Extra], folder: _Folder, kinds: Sequence[str]
         figure = extra.draw()
         for kind in kinds:
             folder.write(f"{extra.stem}.{kind}", rendered(figure, kind))
+
+
+def _write_together(
+    found: Sequence[Study],
+    across: Sequence[str],
+    folder: _Folder,
+    made: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    tell: Callable[[str], None] | None,
+) -> None:
+    """Tables, figures and their captions across models or dtypes; ``made`` are figures, their file types and
+    the types of tables."""
+    wanted, kinds, texts = made
+    joined = joints(found, across) if across else []
+    if across and not joined and tell is not None:
+        tell(f"nothing to put together: no two studies differ in {' or '.join(across)} alone")
+    captions = []
+    for joint in joined:
+        for name, text in tables_together(joint, texts).items():
+            folder.write(name, _utf8(text))
+        for name, own in (drawable(joint, wanted) if kinds else {}).items():
+            from quantkv.report.plots import draw_together, rendered
+
+            figure = draw_together(own.studies, own.labels, name)
+            files = [f"{own.stem}.{kind}" for kind in kinds]
+            for file in files:
+                folder.write(file, rendered(figure, file.rpartition(".")[2]))
+            captions.append(figure_together(name, own, _included(files)))
+    if captions and "tex" in texts:
+        folder.write("figures-together.tex", _utf8("\n".join(captions)))
 
 
 def _width(figure: str, width: str) -> str:

@@ -280,7 +280,8 @@ class Run(Section):
 
 
 class Report(Section):
-    """``layers`` draws the inspections found in the results folder."""
+    """``layers`` draws the inspections found in the results folder; ``together`` asks for one more table and
+    one more figure of each kind across models, dtypes or both."""
 
     figures: OneOrMore[
         Literal[
@@ -292,6 +293,7 @@ class Report(Section):
     files: OneOrMore[Literal["png", "pdf", "svg"]] = ("png", "pdf")
     tables: OneOrMore[Literal["md", "tex", "csv"]] = ("md", "tex", "csv")
     html: bool = True
+    together: tuple[Literal["model", "dtype"], ...] = ()
 
 
 class Sweep(Section):

@@ -1,0 +1,168 @@
+"""One table and one figure across models and dtypes, where a report is asked for them.
+
+Studies stand together if they share everything else: text, protocol, machine. Formats are ranked within a
+study, as in its own table; in a figure each study has a panel, with the same colours in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from quantkv.report.best import rule
+from quantkv.report.captions import figure_title, marks, sentences
+from quantkv.report.columns import Column, Record, shown_columns
+from quantkv.report.escapes import latex, markdown, paragraph
+from quantkv.report.names import KINDS_OF
+from quantkv.report.notes import remarks
+from quantkv.report.parts import SEPARATOR, told_of_each, words
+from quantkv.report.summary import Study
+from quantkv.report.tables import (
+    ampersands,
+    booktabs,
+    by_context,
+    has_seeds,
+    latex_figure,
+    markdown_rows,
+    pipes,
+    tex_context,
+    tex_rows,
+)
+
+PARTS = ("model", "dtype")
+OF_A_MODEL = ("revision", "fingerprint")
+HEAD = "model"
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Studies that stand together, and what each is called among them."""
+
+    stem: str
+    studies: tuple[Study, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[Column]:
+        batched = any(study.batch > 1 for study in self.studies)
+        records = [record for study in self.studies for record in study.records()]
+        return [column for column in shown_columns(records) if column.name != "rate" or batched]
+
+    @property
+    def seeds(self) -> bool:
+        return has_seeds([record for study in self.studies for record in study.records()])
+
+
+def joints(found: Iterable[Study], parts: Iterable[str]) -> list[Joint]:
+    """The studies that differ in ``parts`` alone; none where that leaves each alone."""
+    free = {*parts, *OF_A_MODEL}
+    groups: list[list[Study]] = []
+    for study in found:
+        near = next((group for group in groups if _agree(group[0], study, free)), None)
+        if near is None:
+            groups.append([study])
+        else:
+            near.append(study)
+    several = [tuple(group) for group in groups if len(group) > 1]
+    stems = ["together" if index == 0 else f"together-{index + 1}" for index in range(len(several))]
+    return [Joint(stem, group, tuple(series_labels(group))) for stem, group in zip(stems, several)]
+
+
+def series_labels(found: Sequence[Study]) -> list[str]:
+    """What sets each study apart from the others: ``float32``, ``llama · bfloat16``."""
+    parts = [{name: study.identity[name] for name in (*PARTS, *OF_A_MODEL)} for study in found]
+    return [
+        SEPARATOR.join(words(name, own[name]) for name in names if own[name])
+        for own, names in zip(parts, told_of_each(parts))
+    ]
+
+
+def markdown_together(joint: Joint) -> str:
+    columns, seeds = joint.columns, joint.seeds
+    header = ["context", HEAD, "format", *(f"{c.header} ({c.unit})" for c in columns)]
+    lines = [pipes(header), pipes(["---:", ":---", ":---", *("---:" for _ in columns)])]
+    for context, label, group in _groups(joint):
+        body = markdown_rows(group, columns, seeds=seeds, with_notes=False)
+        lines += [pipes([str(context), markdown(label), *cells]) for cells in body]
+    return "\n".join([*lines, "", paragraph(_caption(joint)), ""])
+
+
+def latex_together(joint: Joint) -> str:
+    columns = joint.columns
+    body = [ampersands([HEAD, "format", *(latex(c.header) for c in columns)])]
+    body += [ampersands(["", "", *(latex(c.unit) for c in columns)])]
+    last = None
+    for context, label, group in _groups(joint):
+        body += tex_context(context, len(columns) + 2) if context != last else []
+        body += [f"{latex(label)} & {line}" for line in tex_rows(group, columns, joint.seeds)]
+        last = context
+    return booktabs(latex(_caption(joint)), f"tab:{joint.stem}", f"ll{'r' * len(columns)}", body)
+
+
+def tables_together(joint: Joint, kinds: Iterable[str]) -> dict[str, str]:
+    """File name to text; the summary's CSV holds all studies anyway."""
+    writers = {"md": markdown_together, "tex": latex_together}
+    return {f"{joint.stem}.{kind}": writers[kind](joint) for kind in kinds if kind in writers}
+
+
+def drawable(joint: Joint, wanted: Iterable[str]) -> dict[str, Joint]:
+    """The figures that at least two of the studies have numbers for, and those studies."""
+    from quantkv.report.plots import can_draw
+
+    found = {}
+    for name in wanted:
+        if name in KINDS_OF and name != "overview":
+            own = [pair for pair in zip(joint.studies, joint.labels) if can_draw(pair[0], name)]
+            if len(own) > 1:
+                found[name] = Joint(f"{name}-{joint.stem}", *zip(*own))
+    return found
+
+
+def figure_together(name: str, joint: Joint, file: str) -> str:
+    """The figure environment; ``joint`` has the studies that are drawn."""
+    shown = f"{figure_title(name, joint.studies[0])} A panel for each model, with axes of its own."
+    return latex_figure(file, f"{shown} {said_together(joint, KINDS_OF[name])}", wide=True)
+
+
+def said_together(joint: Joint, kinds: Iterable[str] | None = None) -> str:
+    """How the numbers were made: what holds for all once, the rest under the name of each."""
+    wanted = None if kinds is None else tuple(kinds)
+    own = [sentences(study, wanted) for study in joint.studies]
+    shared = [sentence for sentence in own[0] if all(sentence in said for said in own)]
+    apart = [
+        f"{label}: {sentence}"
+        for label, said in zip(joint.labels, own)
+        for sentence in said
+        if sentence not in shared
+    ]
+    return " ".join([*apart, *shared])
+
+
+def _caption(joint: Joint) -> str:
+    said = dict.fromkeys(sentence for study in joint.studies for sentence in marks(study))
+    bold = rule(joint.columns, (group for _, _, group in _groups(joint)))
+    ranked = f"{bold} Each model is ranked by itself." if bold else ""
+    flags = [
+        f"{label}: {flag}"
+        for label, study in zip(joint.labels, joint.studies)
+        for flag in remarks(study.records(), with_failures=True, with_quality=True)
+    ]
+    noted = f"Notes: {'; '.join(flags)}." if flags else ""
+    return " ".join(filter(None, (said_together(joint), *said, ranked, noted)))
+
+
+def _groups(joint: Joint) -> Iterator[tuple[int, str, list[Record]]]:
+    """Context by context, the formats of each study in turn."""
+    groups = [
+        (context, place, group)
+        for place, study in enumerate(joint.studies)
+        for context, group in by_context(study.records())
+    ]
+    for context, place, group in sorted(groups, key=lambda own: own[:2]):
+        yield context, joint.labels[place], group
+
+
+def _agree(one: Study, other: Study, free: set[str]) -> bool:
+    """What only one of them has measured does not keep them apart."""
+    shared = (one.identity.keys() & other.identity.keys()) - free
+    return all(one.identity[name] == other.identity[name] for name in shared)
