@@ -189,7 +189,7 @@ def _write_together(
     captions = []
     for joint in joined:
         for name, text in tables_together(joint, texts).items():
-            folder.write(name, _utf8(text))
+            folder.write(name, text.encode())
         for name, own in (drawable(joint, wanted) if kinds else {}).items():
             from quantkv.report.plots import draw_together, rendered
 
@@ -199,7 +199,7 @@ def _write_together(
                 folder.write(file, rendered(figure, file.rpartition(".")[2]))
             captions.append(figure_together(name, own, _included(files)))
     if captions and "tex" in texts:
-        folder.write("figures-together.tex", _utf8("\n".join(captions)))
+        folder.write("figures-together.tex", "\n".join(captions).encode())
 
 
 def _width(figure: str, width: str) -> str:
