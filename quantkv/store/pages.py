@@ -114,7 +114,7 @@ class PageStore:
 
     def trim(self) -> None:
         """Give memory back that no row and no fork needs any more."""
-        self.pool.trim(len(self.tables))
+        self.pool.trim(max(1, len(self.tables)))
 
     def restore(self, records: Sequence[Tensor] | Tensor, tables: list[list[int]], used: list[int]) -> None:
         """Fill an empty store with what `state` gave."""

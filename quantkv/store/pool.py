@@ -6,7 +6,6 @@ table lists it.
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -52,13 +51,14 @@ class PagePool:
         count = len(self._refs) - len(self._free)
         if 4 * len(self._refs) <= 5 * unit * allocated_pages(-(-count // unit)):
             return
-        old = copy.copy(self)
-        self.unit, self.slabs, self._first, self._refs, self._free = unit, [], [], [], []
-        live = [number for number, owners in enumerate(old._refs) if owners]
-        self.take(count)
-        for low, high, records in old.runs(live):
-            self.slabs[0][low:high].copy_(records)
-        self._refs[:count] = [old._refs[number] for number in live]
+        live = [number for number, owners in enumerate(self._refs) if owners]
+        new = PagePool(self.layout, unit, self.device)
+        new.take(count)
+        for low, high, records in self.runs(live):
+            new.slabs[0][low:high].copy_(records)
+        new._refs[:count] = [self._refs[number] for number in live]
+        self.unit, self.slabs, self._first = unit, new.slabs, new._first
+        self._refs, self._free = new._refs, new._free
         places = {number: place for place, number in enumerate(live)}
         for user in users:
             user.renumber(places)
