@@ -372,3 +372,22 @@ def test_command_runs_tasks_and_writes_the_packed_share(model: Any, tokenizer: A
     assert written_config["model"] == "quantkv" and written_config["packed_read_fraction"]["kv_choice"] > 0.5
     wrong = CliRunner().invoke(app, [*run, "--tasks", "kv_choice", "--model_args", of + ",prefill=all"])
     assert wrong.exit_code == 2 and "prefill 'all'; legal: all_but_last" in wrong.output
+
+
+def test_dropout_is_off_while_scoring_and_back_after(tokenizer: Any) -> None:
+    model = random_model("random-gpt2", dtype=torch.float64, resid_pdrop=0.5, attn_pdrop=0.5)
+    answers = []
+    for training in (False, True):
+        model.train(training)
+        lm = adapter(model, tokenizer, "int4-head")
+        answers.append(lm.loglikelihood(asked((TEXT[:200], " yes")), disable_tqdm=True))
+        assert all(module.training == training for module in model.modules())
+    assert answers[0] == answers[1]
+
+
+def test_logits_that_are_not_finite_are_no_score(tokenizer: Any) -> None:
+    model = random_model("random-llama", dtype=torch.float64)
+    model.lm_head.weight.data[7] = float("nan")
+    lm = adapter(model, tokenizer, "int4-head")
+    with pytest.raises(QuantKVError, match="not finite"):
+        lm.loglikelihood(asked((TEXT[:200], " yes")), disable_tqdm=True)

@@ -78,7 +78,8 @@ class QuantKVLM(HFLM):
         self.saturated = 0
         self._task = ""
         self._wave: Wave | None = None
-        super().__init__(pretrained=pretrained, tokenizer=tokenizer, backend="causal", **options)
+        with evaluating(pretrained):  # HFLM would leave it in eval mode
+            super().__init__(pretrained=pretrained, tokenizer=tokenizer, backend="causal", **options)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         return self._task_by_task(super().loglikelihood, requests, disable_tqdm)
