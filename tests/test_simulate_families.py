@@ -16,15 +16,20 @@ from quantkv import (
     QuantKVError,
     UnsupportedError,
     cache_argument,
+    long_generation,
     parse_spec,
     perplexity,
+    retrieval,
     simulate,
 )
 from quantkv.architectures import tiny_model
+from quantkv.data import Text
 from quantkv.evaluation.answers import prefilled
 from quantkv.evaluation.huggingface import keeping_cache
 from quantkv.evaluation.one_pass import one_pass
 from quantkv.evaluation.reading import packed_read_fraction
+from quantkv.models import byte_tokenizer
+from quantkv.models.quiet import quiet
 
 SPEC = "int4-head+r8+f4+s2+sliding"
 SPECS = (SPEC, "k.int4-channel@g16+r8+f16+v.int4-head+r4+f4+s2+k8+sliding")
@@ -186,3 +191,22 @@ def test_every_family_is_decoding_or_refused(family: str) -> None:
                 assert isinstance(error, UnsupportedError)
                 continue
             assert distance(logits, model, expected[spec]) <= NEAR, (spec, run)
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "gemma3n_text", "gemma4_text", "jamba"])
+def test_retrieval_and_generation_run_on_them(family: str) -> None:
+    """Their exact cache is the model's own: the lossless format says the same, a coarse one does not."""
+    settings = FAMILIES[family] | {"vocab_size": 256, "max_position_embeddings": 1024}
+    if "per_layer_config" in settings or family == "gemma3n_text":
+        settings |= {"vocab_size_per_layer_input": 256}
+    with quiet():
+        model = tiny_model(family, **settings)
+    text = Text("words", "the quick brown fox. " * 99, "f" * 64, "")
+    formats = ["exact+r8+f4+sliding", "int2-head+r8+f4+sliding"]
+    options: dict[str, Any] = {"lengths": [256], "depths": [0.5], "samples": 2, "tail": 64, "text": text}
+    for row in retrieval(model, byte_tokenizer(), formats, tasks=["passkey"], **options).rows:
+        found, lossless = row["retrieval"], row["requested"]["format"] == formats[0]
+        assert (found["log_prob"] == pytest.approx(found["log_prob_ref"], rel=1e-3)) == lossless
+        assert found["packed_read_fraction"] > 0.1
+    for row in long_generation(model, byte_tokenizer(), formats, contexts=[96], tokens=16, text=text).rows:
+        assert (row["generation"]["kl_mean"] < 1e-4) == (row["requested"]["format"] == formats[0])
