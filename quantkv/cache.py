@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from quantkv.changes import AllOrNothing
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.kv_shapes import check_fits
 from quantkv.layer import QuantizedLayer
@@ -35,7 +36,7 @@ LENGTH_READ: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantk
 put it aside."""
 
 
-class QuantizedCache(DynamicCache):
+class QuantizedCache(AllOrNothing):
     """A drop-in for `DynamicCache`: `model.generate(..., past_key_values=QuantizedCache(model.config,
     "int4-head"))`.
 
@@ -166,12 +167,11 @@ class QuantizedCache(DynamicCache):
         surplus = self.get_seq_length() - length
         if length < 0 or surplus < 0:
             raise QuantKVError(f"cannot keep {length} of {self.get_seq_length()} tokens")
-        # exact layers first: one that cannot go back refuses before anything has changed
-        for layer in sorted(self.layers, key=lambda layer: isinstance(layer, QuantizedLayer)):
-            try:
-                layer.crop(-surplus)
-            except RuntimeError as error:
-                raise QuantKVError(f"cannot take back {surplus} tokens: {error}") from error
+        try:
+            if surplus:
+                self.crop(-surplus)
+        except RuntimeError as error:
+            raise QuantKVError(f"cannot take back {surplus} tokens: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Write the cache to a safetensors file."""
@@ -193,21 +193,30 @@ class QuantizedCache(DynamicCache):
     def from_cache(cls, cache: Cache, config: PreTrainedConfig, spec: str | CacheSpec) -> QuantizedCache:
         """Pack what a plain `DynamicCache` without padding holds."""
         packed = cls(config, spec)
+        if not isinstance(cache, DynamicCache) or len(cache.layers) != len(packed.layers):
+            raise QuantKVError(
+                f"from_cache takes a DynamicCache of {len(packed.layers)} layers, as "
+                f"DynamicCache(config=model.config) makes it, not a {type(cache).__name__} of "
+                f"{len(cache.layers)}"
+            )
         for index, (source, layer) in enumerate(zip(cache.layers, packed.layers, strict=True)):
-            if isinstance(layer, QuantizedLayer) and source.get_seq_length():
-                layer.update(source.keys, source.values)
-            elif not isinstance(layer, QuantizedLayer):
+            if not isinstance(layer, QuantizedLayer):
                 packed.layers[index] = copy.deepcopy(source)
+            elif source.get_seq_length():
+                layer.resume(source.keys, source.values, source.get_seq_length())
         return packed
 
     def to_dynamic(self) -> DynamicCache:
-        """A plain `DynamicCache` with decoded values."""
+        """A plain `DynamicCache` with decoded values; of a window, what transformers keeps of it."""
         plain = DynamicCache(config=self.config)
         for index, layer in enumerate(self.layers):
             if not isinstance(layer, QuantizedLayer):
                 plain.layers[index] = copy.deepcopy(layer)
-            elif layer.key_store is not None and layer.value_store is not None:
-                plain.layers[index].update(*(s.view().read(0, s.length) for s in layer.stores))
+            elif layer.is_initialized:
+                plain.layers[index].update(*layer.decoded())
+            if isinstance(layer, QuantizedSlidingLayer):
+                plain.layers[index].cumulative_length = layer.get_seq_length()
+                plain.layers[index].record_past = layer.record_past
         return plain
 
     def storages(self) -> Iterable[Tensor]:

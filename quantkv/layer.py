@@ -22,10 +22,16 @@ from quantkv.errors import QuantKVError
 from quantkv.notices import Notices
 from quantkv.padding import counted_padding
 from quantkv.spec import CacheSpec
-from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
+from quantkv.store import KEY_LANES, VALUE_LANES, Since, TensorStore, View
 
 PAST_RECORDING_RESERVE = 256
 """Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
+_PICKS: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "reorder_cache": lambda rows, beams: rows.index_select(0, beams.cpu()),
+    "batch_repeat_interleave": lambda rows, repeats: rows.repeat_interleave(repeats),
+    "batch_select_indices": lambda rows, indices: rows[_on_host(indices)],
+}
+"""How transformers picks rows, method by method; applied to row numbers, which live on the host."""
 
 
 class QuantizedLayer(DynamicLayer):
@@ -34,7 +40,6 @@ class QuantizedLayer(DynamicLayer):
     is_compileable = False
     is_croppable = True
     is_sliding = False
-    supports_early_init = False
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class QuantizedLayer(DynamicLayer):
     # `keys` and `values` exist for code that reads a layer's tensors directly; they decode on use.
     @property
     def keys(self) -> Tensor | None:
-        return None if self.key_store is None else KVHandle(self.key_store.view())
+        return None if self.key_store is None else KVHandle(self._shown(self.key_store))
 
     @keys.setter
     def keys(self, value: None) -> None:
@@ -65,11 +70,19 @@ class QuantizedLayer(DynamicLayer):
 
     @property
     def values(self) -> Tensor | None:
-        return None if self.value_store is None else KVHandle(self.value_store.view())
+        return None if self.value_store is None else KVHandle(self._shown(self.value_store))
 
     @values.setter
     def values(self, value: None) -> None:
         assert value is None
+
+    def _shown(self, store: TensorStore) -> View | Since:
+        """What a later query may read."""
+        return store.view()
+
+    def decoded(self) -> list[Tensor]:
+        """Plain keys and values of what a later query may read."""
+        return [kv.read(0, kv.stop) for kv in map(self._shown, self.stores)]
 
     @property
     def stores(self) -> tuple[TensorStore, ...]:
@@ -79,7 +92,6 @@ class QuantizedLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None
     ) -> None:
         """Build the stores for tensors of this shape, dtype and device."""
-        self.dtype, self.device = key_states.dtype, key_states.device
         spec = self.spec
         windows = (replace(w, reserve=self._reserve) for w in (spec.key_window, spec.value_window))
         self.key_store, self.value_store = (
@@ -92,6 +104,7 @@ class QuantizedLayer(DynamicLayer):
                 strict=True,
             )
         )
+        self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
     def update(
@@ -99,16 +112,13 @@ class QuantizedLayer(DynamicLayer):
     ) -> tuple[Tensor, Tensor]:
         """Add `[B, H, T, D]` keys and values; returns what this call's queries may see."""
         first = self.get_seq_length() == 0
-        if key_states.requires_grad and not first:
-            raise QuantKVError("a quantized cache carries no gradients: run under torch.no_grad()")
+        self._check_call(key_states, value_states)
         if first:
             self._begin(key_states, value_states, kwargs.get("kwargs") or {})
         elif self.awaits_padding and (pads := self._known_pads()) is not None:
             for store in self.stores:
                 store.extend_padding(pads)
         assert self.key_store is not None and self.value_store is not None
-        if key_states.shape[0] != self._rows:
-            raise QuantKVError(f"the cache holds {self._rows} rows, this call brings {key_states.shape[0]}")
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
         if key_states.is_cpu and (self.key_store.pages.saturated or self.value_store.pages.saturated):
             self._say("saturated")
@@ -119,6 +129,24 @@ class QuantizedLayer(DynamicLayer):
         if first:
             views = (views[0].after_packing(), views[1].after_packing())
         return KVHandle(views[0]), KVHandle(views[1])
+
+    def _check_call(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Raise where a call does not fit, before anything has changed."""
+        if key_states.dim() != 4 or key_states.shape[::2] != value_states.shape[::2]:
+            raise QuantKVError(
+                "keys and values are [rows, heads, tokens, width] of as many rows and tokens, not "
+                f"{list(key_states.shape)} and {list(value_states.shape)}"
+            )
+        if not self.get_seq_length():
+            return
+        if key_states.requires_grad:
+            raise QuantKVError("a quantized cache carries no gradients: run under torch.no_grad()")
+        if key_states.shape[0] != self._rows:
+            raise QuantKVError(f"the cache holds {self._rows} rows, this call brings {key_states.shape[0]}")
+        for store, x in zip(self.stores, (key_states, value_states), strict=True):
+            held, new = (store.heads, store.head_dim, store.dtype), (x.shape[1], x.shape[3], x.dtype)
+            if held != new:
+                raise QuantKVError(f"the cache holds (heads, width, dtype) {held}, this call brings {new}")
 
     def _begin(self, key_states: Tensor, value_states: Tensor, attention_kwargs: dict[str, Any]) -> None:
         rows, length = key_states.shape[0], key_states.shape[-2]
@@ -168,13 +196,16 @@ class QuantizedLayer(DynamicLayer):
     def crop(self, tokens_to_remove: int) -> None:
         """Zero or less drops that many tokens; a positive number keeps that many (as transformers before
         5.14 calls it)."""
-        length = self.get_seq_length()
-        keep = max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
-        if keep < length:
+        keep = self._kept(tokens_to_remove)
+        if keep < self.get_seq_length():
             deep = [store.truncate(keep) for store in self.stores]
             self.deep_rollbacks += max(deep)
             if any(rows and not store.is_lossless for rows, store in zip(deep, self.stores, strict=True)):
                 self._say("deep_rollbacks")
+
+    def _kept(self, tokens_to_remove: int) -> int:
+        length = self.get_seq_length()
+        return max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
 
     def activate_past_recording(self) -> None:
         """Hold a longer reserve from now on, for decoding methods that take tokens back."""
@@ -183,16 +214,28 @@ class QuantizedLayer(DynamicLayer):
             store.set_reserve(self._reserve)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        self._select(beam_idx.tolist())
+        self._select(self.rows_after("reorder_cache", beam_idx))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        self._select([row for row in range(self._rows) for _ in range(repeats)])
+        self._select(self.rows_after("batch_repeat_interleave", repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        if not self.stores:
-            return
-        rows = torch.arange(self._rows)[indices.cpu() if isinstance(indices, Tensor) else indices]
-        self._select(rows.tolist())
+        self._select(self.rows_after("batch_select_indices", indices))
+
+    def rows_after(self, method: str, argument: Any) -> list[int]:
+        """The present rows that a call leaves, in order; raises what torch raises where there are no such
+        rows."""
+        if not self.get_seq_length():
+            return list(range(self._rows))
+        rows = _PICKS[method](torch.arange(self._rows), argument)
+        if rows.dim() != 1 or not len(rows):
+            raise QuantKVError(f"{method}({argument}) leaves no batch: a cache keeps one row or more")
+        return rows.tolist()
+
+    def check(self, method: str, *args: Any) -> None:
+        """Raise what a method of this layer would raise, before it changes anything."""
+        if method in _PICKS:
+            self.rows_after(method, *args)
 
     @property
     def _rows(self) -> int:
@@ -266,6 +309,10 @@ class QuantizedLayer(DynamicLayer):
             other.key_store, other.value_store = self.key_store.fork(), self.value_store.fork()
         return other
 
+    def resume(self, keys: Tensor, values: Tensor, length: int) -> None:
+        """Hold the keys and values of a sequence of `length`, of which a window may keep only the newest."""
+        self.update(keys, values)
+
     def restore(self, tensors: dict[str, dict[str, Tensor]], numbers: dict[str, dict[str, Any]]) -> None:
         """Fill an empty layer with what the stores' `state` gave, by `key` and `value`."""
         like = [tensors[name]["ring"] for name in ("key", "value")]
@@ -277,3 +324,7 @@ class QuantizedLayer(DynamicLayer):
 
 def _unknown() -> None:
     """The padding of a layer that no cache tells."""
+
+
+def _on_host(indices: Any) -> Any:
+    return indices.cpu() if isinstance(indices, Tensor) else indices

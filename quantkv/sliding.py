@@ -14,7 +14,7 @@ from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.layer import QuantizedLayer
 from quantkv.notices import Notices
 from quantkv.spec import CacheSpec
-from quantkv.store import Since
+from quantkv.store import Since, TensorStore, View
 
 
 class QuantizedSlidingLayer(QuantizedLayer):
@@ -39,11 +39,19 @@ class QuantizedSlidingLayer(QuantizedLayer):
             raise UnsupportedError("a quantized sliding window has no prefill='final'")
         super().__init__(replace(spec, sinks=0), pads=pads, notices=notices)
         self.sliding_window = sliding_window
+        self.record_past = False
 
     @property
     def _sliding_window_tensor(self) -> Tensor:
         """What iterating over a cache gives as third; made on demand, as `nbytes` would miss its bytes."""
         return torch.tensor(self.sliding_window)
+
+    def _shown(self, store: TensorStore) -> View | Since:
+        return Since(store.view(), max(0, store.length - self.sliding_window + 1))
+
+    @property
+    def cumulative_length(self) -> int:
+        return self.get_seq_length()
 
     def lazy_initialization(
         self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None
@@ -87,9 +95,42 @@ class QuantizedSlidingLayer(QuantizedLayer):
     def get_max_cache_shape(self) -> int:
         return self.sliding_window
 
-    def crop(self, tokens_to_remove: int) -> None:
+    def activate_past_recording(self) -> None:
+        super().activate_past_recording()
+        self.record_past = True
+
+    def check(self, method: str, *args: Any) -> None:
+        super().check(method, *args)
+        if method == "crop":
+            self._check_crop(*args)
+
+    def _check_crop(self, tokens_to_remove: int) -> None:
+        """A window goes back within the reserve, and not behind pages that are gone (the reserve may have
+        grown only lately, or been used up by an earlier roll-back)."""
         length = self.get_seq_length()
-        surplus = -tokens_to_remove if tokens_to_remove <= 0 else max(0, length - tokens_to_remove)
+        surplus = length - self._kept(tokens_to_remove)
+        start = max(0, length - surplus - self.sliding_window + 1)
+        gone = max((store.readable_from for store in self.stores), default=0)
         if surplus > self._reserve and length >= self.sliding_window:
             raise QuantKVError(f"a sliding window can take back {self._reserve} tokens, not {surplus}")
+        if surplus and gone > start:
+            raise QuantKVError(
+                f"a sliding window cannot take back {surplus} of {length} tokens: those before token {gone} "
+                "are gone; call activate_past_recording() before tokens that may be taken back"
+            )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self._check_crop(tokens_to_remove)
         super().crop(tokens_to_remove)
+
+    def resume(self, keys: Tensor, values: Tensor, length: int) -> None:
+        """Hold the newest tokens of a sequence of `length`, as if all had come one after the other.
+
+        Where a scale is shared with tokens that are not there any more, the oldest one stands in for them:
+        it changes no scale of those that are.
+        """
+        self.lazy_initialization(keys, values)
+        missing = length - keys.shape[-2]
+        for store, x in zip(self.stores, (keys, values), strict=True):
+            absent = missing - store.skip(missing, length)
+            store.append(torch.cat([x[:, :, :1].expand(-1, -1, absent, -1), x], -2))

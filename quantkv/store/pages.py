@@ -251,8 +251,15 @@ class PageStore:
         table[:pages] = gone
         self.used[row] = max(self.used[row], pages * self.layout.page_tokens)
 
+    def gone(self, row: int) -> int:
+        """How many tokens at a row's start have been given up: whole pages."""
+        table = self.tables[row]
+        pages = next((i for i, number in enumerate(table) if number != GONE), len(table))
+        return pages * self.layout.page_tokens
+
     def truncate(self, row: int, tokens: int) -> None:
-        """Forget all but the first `tokens` tokens of a row."""
+        """Forget all but the first `tokens` tokens of a row; pages that are gone never come again."""
+        tokens = max(tokens, self.gone(row))
         keep = -(-tokens // self.layout.page_tokens)
         self.pool.release(self.tables[row][keep:])
         self.tables[row] = self.tables[row][:keep]

@@ -198,6 +198,19 @@ class TensorStore:
         packed = max(self.packed(row, length) for row in range(self.rows))
         self.pages.pool.ensure(windowed_pages(-(-packed // page), self.window, self.span, page))
 
+    @property
+    def readable_from(self) -> int:
+        """The first position that every row still holds: pages before it have been given up."""
+        gone = [self.pages.gone(row) for row in range(self.rows)]
+        return max((pad + self.window.sinks + n for pad, n in zip(self.pads, gone) if n), default=0)
+
+    def skip(self, before: int, length: int) -> int:
+        """Begin an empty store of a sequence of `length` behind tokens below `before`, which nobody will
+        read. Returns the position from which on tokens are to be added: a page's first."""
+        self.evict(before, length)
+        self.length = self.pages.used[0]
+        return self.length
+
     def extend_padding(self, pads: Sequence[int]) -> None:
         """Padding as known now, for rows that hold nothing else yet: prompts in chunks shorter than it."""
         if len(pads) != self.rows:
@@ -230,9 +243,10 @@ class TensorStore:
         if keep >= self.pages.used[row]:
             return 0
         first = pad + self.window.sinks
-        low, high = first + keep, min(length, self._held_from[row])
+        low = first + max(keep, self.pages.gone(row))
+        high = min(length, self._held_from[row])
         if low < high:
-            x = self.pages.read([row], keep, high - first, compute_dtype(self.dtype)).to(self.dtype)
+            x = self.pages.read([row], low - first, high - first, compute_dtype(self.dtype)).to(self.dtype)
             self.ring.write(low, x, [row])
         self._held_from[row] = min(self._held_from[row], low)
         self.pages.truncate(row, keep)
