@@ -19,6 +19,7 @@ from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.kv_shapes import check_fits
 from quantkv.layer import QuantizedLayer
 from quantkv.notices import Notices
+from quantkv.sharing import donor
 from quantkv.sliding import QuantizedSlidingLayer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
@@ -71,7 +72,7 @@ class QuantizedCache(AllOrNothing):
         spec = self.spec.for_layer(index, len(self.layers))
         slides = type(layer) is DynamicSlidingWindowLayer
         if not packs(spec, layer):
-            self._reasons[index] = _why_exact(layer)
+            self._reasons[index] = _why_exact(layer, donor(self.config, index))
             return
         check_fits(spec, self.config, index)
         options: dict[str, Any] = {
@@ -201,7 +202,7 @@ class QuantizedCache(AllOrNothing):
             )
         for index, (source, layer) in enumerate(zip(cache.layers, packed.layers, strict=True)):
             if not isinstance(layer, QuantizedLayer):
-                packed.layers[index] = copy.deepcopy(source)
+                packed.layers[index] = _copied(source, layer)
             elif source.get_seq_length():
                 layer.resume(source.keys, source.values, source.get_seq_length())
         return packed
@@ -313,10 +314,23 @@ class QuantizedCache(AllOrNothing):
         }
 
 
-def _why_exact(layer: Any) -> str:
-    if isinstance(layer, DynamicSlidingWindowLayer):
+def _why_exact(layer: Any, shared: int | None) -> str:
+    if shared is not None:
+        return f"reads the keys and values of layer {shared}"
+    if type(layer).__name__ == "DummyLayer":
+        return "has no keys and values"
+    if type(layer) is DynamicSlidingWindowLayer:
         return f"sliding window of {layer.sliding_window}, bounded already (+sliding packs it)"
     return f"{type(layer).__name__} keeps its own exact state"
+
+
+def _copied(source: Any, layer: Any) -> Any:
+    """A copy of `source`, or `layer` with its tokens where they are of two kinds (a cache made without a
+    config holds whole windows)."""
+    if type(source) is type(layer) or not source.get_seq_length():
+        return copy.deepcopy(source)
+    layer.update(source.keys, source.values)
+    return layer
 
 
 def _fork_layer(layer: Any, cache: QuantizedCache, index: int) -> Any:

@@ -40,6 +40,7 @@ class QuantizedLayer(DynamicLayer):
     is_compileable = False
     is_croppable = True
     is_sliding = False
+    _facts: tuple[str, ...] = ("_reserve", "deep_rollbacks", "padding_source")
 
     def __init__(
         self,
@@ -313,13 +314,24 @@ class QuantizedLayer(DynamicLayer):
         """Hold the keys and values of a sequence of `length`, of which a window may keep only the newest."""
         self.update(keys, values)
 
-    def restore(self, tensors: dict[str, dict[str, Tensor]], numbers: dict[str, dict[str, Any]]) -> None:
-        """Fill an empty layer with what the stores' `state` gave, by `key` and `value`."""
-        like = [tensors[name]["ring"] for name in ("key", "value")]
-        self._reserve = numbers["key"]["reserve"]
-        self.lazy_initialization(like[0], like[1], numbers["key"]["pads"])
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain numbers from which `restore` makes the same layer again."""
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, Any] = {"layer": {name: getattr(self, name) for name in self._facts}}
+        for name, store in zip(("key", "value"), self.stores, strict=False):
+            parts, numbers[name] = store.state()
+            tensors |= {f"{name}.{part}": x for part, x in parts.items()}
+        return tensors, numbers
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Fill a new layer with what `state` gave."""
+        vars(self).update(numbers["layer"])
+        if "key" not in numbers:
+            return
+        self.lazy_initialization(tensors["key.ring"], tensors["value.ring"], numbers["key"]["pads"])
         for name, store in zip(("key", "value"), self.stores, strict=True):
-            store.restore(tensors[name], numbers[name])
+            parts = {part: tensors[f"{name}.{part}"] for part in ("pages", "ring", "sinks")}
+            store.restore(parts, numbers[name])
 
 
 def _unknown() -> None:

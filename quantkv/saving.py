@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv.cache import QuantizedCache
-from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.errors import QuantKVError, first_line
+from quantkv.exact_state import layer_state, restore_layer
 from quantkv.layer import QuantizedLayer
 from quantkv.spec import CacheSpec
 from quantkv.spec_text import parse_spec
@@ -20,7 +20,7 @@ from quantkv.spec_text import parse_spec
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _PASSING = (
     "_name_or_path",
     "transformers_version",
@@ -33,23 +33,13 @@ _PASSING = (
 
 
 def save_cache(cache: QuantizedCache, path: Path) -> None:
-    """Packed pages, exact tokens and tables of every layer. Layers that are not quantized are saved as they
-    are."""
+    """Packed pages, exact tokens and tables of every layer; other layers' attributes as they are."""
     tensors: dict[str, Tensor] = {}
     layers = []
     for index, layer in enumerate(cache.layers):
-        if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
-            layers.append(_save_plain(index, layer, tensors))
-            continue
-        if not isinstance(layer, QuantizedLayer):
-            raise UnsupportedError(
-                f"layer {index}, a {type(layer).__name__}, has a state that cannot be saved"
-            )
-        numbers = {}
-        for name, store in zip(("key", "value"), layer.stores, strict=False):
-            parts, numbers[name] = store.state()
-            tensors |= {f"{index}.{name}.{part}": x.contiguous().clone() for part, x in parts.items()}
-        layers.append(numbers)
+        parts, facts = layer.state() if isinstance(layer, QuantizedLayer) else layer_state(index, layer)
+        layers.append({"kind": type(layer).__name__, "facts": facts})
+        tensors |= {f"{index}.{part}": x.contiguous().clone() for part, x in parts.items()}
     about = {
         "format": FORMAT_VERSION,
         "spec": str(cache.spec),
@@ -66,42 +56,37 @@ def save_cache(cache: QuantizedCache, path: Path) -> None:
 def load_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> QuantizedCache:
     """The saved cache, for the model that `config` describes. Raises QuantKVError naming both sides of any
     disagreement."""
-    try:
-        with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {}).get("quantkv", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (OSError, SafetensorError) as error:
-        raise QuantKVError(f"cannot read a cache from {path}: {error}") from error
+    about, tensors = _read(path)
     _check(path, about, config, spec)
     cache = QuantizedCache(config, about["spec"], prefill=about["prefill"])
-    for index, (layer, numbers) in enumerate(zip(cache.layers, about["layers"], strict=True)):
-        if numbers and isinstance(layer, QuantizedLayer):
-            parts = {
-                name: {part: tensors[f"{index}.{name}.{part}"] for part in ("pages", "ring", "sinks")}
-                for name in ("key", "value")
-            }
-            layer.restore(parts, numbers)
-        elif numbers:
-            _load_plain(layer, tensors[f"{index}.keys"], tensors[f"{index}.values"], numbers)
+    try:
+        for index, (layer, saved) in enumerate(zip(cache.layers, about["layers"], strict=True)):
+            own = [name for name in tensors if name.startswith(f"{index}.")]
+            _fill(layer, {name.removeprefix(f"{index}."): tensors[name] for name in own}, saved)
+    except (KeyError, IndexError, TypeError, RuntimeError) as error:
+        raise QuantKVError(f"{path} is damaged: {type(error).__name__}: {first_line(error)}") from error
     return cache
 
 
-def _save_plain(index: int, layer: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Exact keys and values as they are; an empty layer has nothing to save."""
-    if not layer.get_seq_length():
-        return {}
-    tensors |= {
-        f"{index}.keys": layer.keys.contiguous().clone(),
-        f"{index}.values": layer.values.contiguous().clone(),
-    }
-    return {"length": int(layer.get_seq_length())}
+def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {}).get("quantkv", "null"))
+            return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError) as error:
+        raise QuantKVError(f"cannot read a cache from {path}: {error}") from error
 
 
-def _load_plain(layer: Any, keys: Tensor, values: Tensor, numbers: dict[str, Any]) -> None:
-    layer.lazy_initialization(keys, values)
-    layer.keys, layer.values = keys, values
-    if hasattr(layer, "cumulative_length"):
-        layer.cumulative_length = numbers["length"]
+def _fill(layer: Any, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
+    if type(layer).__name__ != saved["kind"]:
+        raise QuantKVError(
+            f"a saved layer is a {saved['kind']}, this model's is a {type(layer).__name__}: save with the "
+            "transformers release that loads"
+        )
+    if isinstance(layer, QuantizedLayer):
+        layer.restore(tensors, saved["facts"])
+    else:
+        restore_layer(layer, tensors, saved["facts"])
 
 
 def model_facts(config: PreTrainedConfig) -> dict[str, Any]:

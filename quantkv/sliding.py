@@ -25,6 +25,7 @@ class QuantizedSlidingLayer(QuantizedLayer):
     """
 
     is_sliding = True
+    _facts = (*QuantizedLayer._facts, "record_past")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class QuantizedSlidingLayer(QuantizedLayer):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Add `[B, H, T, D]`; returns the window before this call and the call's own tokens."""
+        self._check_call(key_states, value_states)
         seen, new = self.get_seq_length(), key_states.shape[-2]
         start = max(0, seen - self.sliding_window + 1)
         if not seen:

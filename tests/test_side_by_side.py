@@ -1,0 +1,32 @@
+"""Random sequences of cache calls: the lossless packed cache answers as a `DynamicCache`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from side_by_side import CONFIGS, run_sequence
+
+QUICK, SLOW = range(25), range(25, 275)
+"""Sequences for each of the eight families."""
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_random_calls(family: str, tmp_path: Path) -> None:
+    for seed in QUICK:
+        run_sequence(family, seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", CONFIGS)
+def test_many_random_calls(family: str, tmp_path: Path) -> None:
+    for seed in SLOW:
+        run_sequence(family, seed, tmp_path)
