@@ -194,11 +194,11 @@ class QuantizedCache(AllOrNothing):
     def from_cache(cls, cache: Cache, config: PreTrainedConfig, spec: str | CacheSpec) -> QuantizedCache:
         """Pack what a plain `DynamicCache` without padding holds."""
         packed = cls(config, spec)
-        if not isinstance(cache, DynamicCache) or len(cache.layers) != len(packed.layers):
+        count = len(cache.layers) if isinstance(cache, DynamicCache) else 0
+        if count != len(packed.layers):
             raise QuantKVError(
                 f"from_cache takes a DynamicCache of {len(packed.layers)} layers, as "
-                f"DynamicCache(config=model.config) makes it, not a {type(cache).__name__} of "
-                f"{len(cache.layers)}"
+                f"DynamicCache(config=model.config) makes it, not a {type(cache).__name__} of {count}"
             )
         for index, (source, layer) in enumerate(zip(cache.layers, packed.layers, strict=True)):
             if not isinstance(layer, QuantizedLayer):

@@ -20,6 +20,7 @@ from transformers import AutoConfig
 from transformers.cache_utils import DynamicCache
 
 from quantkv import QuantizedCache, QuantKVError
+from quantkv.layer import QuantizedLayer
 
 WINDOW, KERNEL = 12, 4
 _FOUR: dict[str, Any] = {
@@ -57,6 +58,10 @@ REFUSALS = {
 }
 """By call, what the refusal says: no rows at all, tensors that do not fit what is held, and tokens that a
 window or a running state cannot bring back."""
+REFUSED_BY_ALL = ("rows", "heads", "key width", "value width")
+REFUSED_WHERE_PACKED = ("dtype", "tokens", "three")
+"""Wrong tensors: of another dtype (transformers widens all that it holds), of values for fewer tokens than
+keys, and of three dimensions."""
 ROLLS_BACK = ("crop", "truncate")
 """A packed window goes back within its reserve, and by nothing, without being told to record."""
 
@@ -144,10 +149,11 @@ class Pair:
 
     def wrong(self, dice: random.Random) -> None:
         """A call whose tensors do not fit, in the middle of the layers."""
-        wrong = dice.choice(("rows", "heads", "key width", "value width", "dtype", "tokens", "three"))
-        at = dice.choice(self.attending)
+        wrong = dice.choice((*REFUSED_BY_ALL, *REFUSED_WHERE_PACKED))
+        packed = [i for i in self.attending if isinstance(self.packed.layers[i], QuantizedLayer)]
+        at = dice.choice(self.attending if wrong in REFUSED_BY_ALL else packed)
         for layer in range(len(self.plain)):
-            if layer == at and (self.tokens(layer) or wrong in ("tokens", "three")):
+            if layer == at and self.tokens(layer):
                 key, value = self.tensors(layer, 3)
                 call = methodcaller("update", *_spoilt(wrong, key, value), layer)
                 self.call("wrong", call)

@@ -11,10 +11,14 @@ import pytest
 import torch
 from default_specs import A_FEW, DEFAULT_SPECS, PRESETS
 from runs import left_padded, live_bytes, logits_in_calls, plain_cache, token_ids, with_attention
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
 
 import quantkv.saving
-from quantkv import QuantizedCache, QuantKVError, UnsupportedError
+from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument
+from quantkv.architectures import tiny_model
 from quantkv.models import random_model
 
 PREFIX, REST = 90, 25
@@ -186,9 +190,95 @@ def test_layers_with_a_sliding_window_are_saved_and_forked_too(text: str, tmp_pa
     assert torch.equal(going_on(model, fork), expected)
 
 
-def test_other_states_are_refused(tmp_path: Path) -> None:
-    from quantkv.architectures import tiny_model
+@pytest.mark.parametrize("family", ["jamba", "qwen3_next", "lfm2_moe", "gemma4_text"])
+def test_running_states_and_shared_keys_are_saved_too(family: str, tmp_path: Path) -> None:
+    model, ids, logits = tiny_model(family), token_ids(2, 40, 100) + 3, []
+    cache = QuantizedCache(model.config, "int4-head+r8+f4")
+    model(input_ids=ids[:, :33], use_cache=True, **{cache_argument(model): cache})
+    cache.save(tmp_path / "c")
+    for c in (cache, QuantizedCache.load(tmp_path / "c", model.config)):
+        calls = ids[:, 33:].split((1, 6), 1)
+        logits.append(
+            [model(input_ids=x, use_cache=True, **{cache_argument(model): c}).logits for x in calls]
+        )
+    for a, b in zip(*logits, strict=True):
+        assert torch.equal(a, b)
 
-    cache = QuantizedCache(tiny_model("jamba").config, "int4-head")
-    with pytest.raises(UnsupportedError, match="LinearAttentionLayer, has a state that cannot be saved"):
+
+def test_what_describe_tells_survives_a_file(model: Any, tmp_path: Path) -> None:
+    cache = filled(model, "int4-head+r8+f16+k8", token_ids(2, PREFIX))
+    cache.truncate(PREFIX // 2)
+    cache.save(tmp_path / "c")
+    table = QuantizedCache.load(tmp_path / "c", model.config).describe()
+    assert table["deep_rollbacks"].min() > 0
+    told = [name for name in table if name != "materialized"]  # how often this process decoded it
+    assert table[told].equals(cache.describe()[told])
+
+
+def test_a_state_that_no_file_can_hold_is_refused(model: Any, tmp_path: Path) -> None:
+    gemma = random_model("random-gemma3")
+    cache = QuantizedCache(gemma.config, "int4-head")
+    cache.layers[0].owner = object()
+    with pytest.raises(UnsupportedError, match="layer 0 holds a object, which cannot be saved"):
         cache.save(tmp_path / "c")
+
+
+def test_a_file_without_a_tensor_is_refused(model: Any, tmp_path: Path) -> None:
+    filled(model, "int4-head", token_ids(1, 50)).save(tmp_path / "c")
+    with safe_open(tmp_path / "c", "pt") as file:
+        facts, names = file.metadata(), sorted(file.keys())
+        save_file({name: file.get_tensor(name) for name in names[1:]}, tmp_path / "d", metadata=facts)
+    with pytest.raises(QuantKVError, match=f"damaged: KeyError: '{names[0].partition('.')[2]}'"):
+        QuantizedCache.load(tmp_path / "d", model.config)
+
+
+@pytest.mark.parametrize("calls", [[200], [150, *[1] * 50]])
+@pytest.mark.parametrize(
+    "text", ["exact+sliding", "exact+r8+f4+k8+sliding", "exact+r3+f32+k0+sliding", "exact"]
+)
+def test_a_window_that_has_moved_is_packed_with_its_position(text: str, calls: list[int]) -> None:
+    """The logits of what follows are those that the plain cache gives."""
+    model = with_attention(random_model("random-gemma3", sliding_window=16), "sdpa")
+    plain = plain_cache(model)
+    logits_in_calls(model, token_ids(2, 200), plain, calls)
+    packed = QuantizedCache.from_cache(plain, model.config, text)
+    assert [layer.get_seq_length() for layer in packed.layers] == [200, 200]
+    for size in (1, 1, 5, 40, 1):
+        more = token_ids(2, size, seed=size)
+        expected = logits_in_calls(model, more, plain, [size])
+        assert torch.equal(logits_in_calls(model, more, packed, [size]), expected)
+    assert [layer.get_mask_sizes(3) for layer in packed.layers] == [
+        layer.get_mask_sizes(3) for layer in plain.layers
+    ]
+
+
+@pytest.mark.parametrize("text", ["int4-head+r8+f4+sliding", "k.int2-channel@g32+v.int4-head+r8+f32+sliding"])
+def test_a_window_that_has_moved_is_packed_near_what_it_was(text: str) -> None:
+    """Tokens that are gone share a scale with the first ones that are held, and must not widen it."""
+    model = random_model("random-gemma3", sliding_window=48)
+    plain = plain_cache(model)
+    logits_in_calls(model, token_ids(1, 200), plain, [200])
+    packed = QuantizedCache.from_cache(plain, model.config, text)
+    stepped = filled(model, text, token_ids(1, 200))
+    for part in ("keys", "values"):
+        held = getattr(plain.layers[0], part)
+        errors = [(getattr(c.layers[0], part).materialize() - held).norm() for c in (packed, stepped)]
+        assert errors[0] <= 1.05 * errors[1] and errors[1] > 0
+
+
+def test_a_plain_cache_without_config_is_cut_to_its_windows(model: Any) -> None:
+    gemma = with_attention(random_model("random-gemma3", sliding_window=16), "sdpa")
+    whole, plain = DynamicCache(), plain_cache(gemma)
+    for cache in (whole, plain):
+        logits_in_calls(gemma, token_ids(1, 60), cache, [60])
+    for text in ("exact", "exact+sliding"):
+        back = QuantizedCache.from_cache(whole, gemma.config, text).to_dynamic()
+        for a, b in zip(back.layers, plain.layers, strict=True):
+            assert torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values)
+            assert a.get_seq_length() == b.get_seq_length() == 60
+
+
+@pytest.mark.parametrize("cache", [DynamicCache(), EncoderDecoderCache(DynamicCache(), DynamicCache())])
+def test_other_caches_are_not_taken_for_plain_ones(model: Any, cache: Any) -> None:
+    with pytest.raises(QuantKVError, match="from_cache takes a DynamicCache of 2 layers"):
+        QuantizedCache.from_cache(cache, model.config, "int4-head")

@@ -299,4 +299,4 @@ class TensorStore:
         self.ring.buffer.copy_(tensors["ring"])
         self.sinks.buffer.copy_(tensors["sinks"])
         self.length, self._held_from = numbers["length"], list(numbers["held_from"])
-        self.pages.saturated, self.packed_at = numbers.get("saturated", 0), numbers.get("packed_at")
+        self.pages.saturated, self.packed_at = numbers["saturated"], numbers["packed_at"]
