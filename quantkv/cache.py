@@ -200,6 +200,8 @@ class QuantizedCache(AllOrNothing):
                 f"from_cache takes a DynamicCache of {len(packed.layers)} layers, as "
                 f"DynamicCache(config=model.config) makes it, not a {type(cache).__name__} of {count}"
             )
+        if any(getattr(layer, "record_past", False) for layer in cache.layers):
+            packed.activate_past_recording()
         for index, (source, layer) in enumerate(zip(cache.layers, packed.layers, strict=True)):
             if not isinstance(layer, QuantizedLayer):
                 packed.layers[index] = _copied(source, layer)

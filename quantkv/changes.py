@@ -39,11 +39,14 @@ class AllOrNothing(DynamicCache):
         return unchanged_on_error(_exact(self.layers[layer_idx : layer_idx + 1]))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Zero or less takes back that many tokens of every layer, a positive number keeps that many."""
+        """Zero or less takes back that many tokens of every layer, a positive number keeps that many. To take
+        back none lets go of tokens that were recorded for it."""
         length = max(map(_seq_length, self.layers), default=0)
         keep = max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
         if keep < length:
             self._refuse_running_states(length - keep)
+        elif not any(getattr(layer, "record_past", False) for layer in self.layers):
+            return
         self._change("crop", keep - length, verify=lambda layer: _check_held(layer, keep))
 
     def reset(self) -> None:

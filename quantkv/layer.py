@@ -325,7 +325,7 @@ class QuantizedLayer(DynamicLayer):
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Fill a new layer with what `state` gave."""
-        vars(self).update(numbers["layer"])
+        self.__dict__.update(numbers["layer"])
         if "key" not in numbers:
             return
         self.lazy_initialization(tensors["key.ring"], tensors["value.ring"], numbers["key"]["pads"])
