@@ -7,6 +7,7 @@ needs no network. It differs between Python versions, which is why rows are comp
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def _python_docs() -> Text:
 
 
 def _from_file(path: Path, label: str) -> Text:
-    if not path.is_file():
+    if not os.path.isfile(path):  # which says no to names that no file can have
         raise QuantKVError(f"no such text file: {path}; legal: {LEGAL}")
     try:
         text = path.read_text(encoding="utf-8")

@@ -43,7 +43,7 @@ def test_impossible_model_options(options: str) -> None:
 
 
 def test_an_alias_that_contains_itself() -> None:
-    with pytest.raises(QuantKVError, match="x: an alias that contains itself"):
+    with pytest.raises(QuantKVError, match="x: nested too deeply, as by an alias that contains itself"):
         parse_yaml("a: &a [*a]", where="x")
 
 

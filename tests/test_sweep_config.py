@@ -96,6 +96,13 @@ def test_scalars_stand_for_lists_of_one_and_doubles_count_once() -> None:
             "s.yaml: memory.zz: unknown setting; legal here: isolate, phases, workers, formats",
         ),
         ({"schema": 2}, "s.yaml: schema: 2 is not one of 1"),
+        ({"schema": "1"}, "s.yaml: schema: '1' is not one of 1"),
+        ({"seeds": 2**63}, f"s.yaml: seeds.0: must be less than {2**63}, got {2**63}"),
+        ({"run": {"out": ""}}, "s.yaml: run.out: must not be empty"),
+        (
+            {"formats": [{"name": "m", "spec": "int4-head", "layers": {0: "fp16", "0": "int8-head"}}]},
+            "s.yaml: formats.0: layers: one is given twice, as a number and as text: 0",
+        ),
         (
             {"formats": ["fp16", "fp16"]},
             "s.yaml: formats: 'fp16' is given twice; give one of them another name",
@@ -343,7 +350,7 @@ def test_no_number_is_infinite() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: &a {<<: *a}", "an alias that contains itself"),
+        ("a: &a {<<: *a}", "nested too deeply, as by an alias that contains itself"),
         ("a: 1\n<<: 3", "line 2: << takes a mapping or a list of mappings"),
         ("<<: [{a: 1}, [b]]", "line 1: << takes a mapping or a list of mappings"),
         ("<<: {? [a] : 1}", "line 1: a key must be a plain value"),

@@ -10,6 +10,7 @@ import pytest
 
 from quantkv.data import load_text
 from quantkv.errors import QuantKVError
+from quantkv.sweep.claims import prepare_folder
 from quantkv.sweep.config import Sweep, load_config
 from quantkv.sweep.executors import apart
 from quantkv.sweep.grid import expand
@@ -97,3 +98,12 @@ def test_short_names_of_dtypes_are_those_of_load_model(tmp_path: Path, given: st
         f"schema: 1\nmodels: {{id: m, dtype: {given}}}\nformats: fp16\ncontexts: 16\nmemory: {{}}\n"
     )
     assert load_config(tmp_path / "s.yaml").models[0].dtype == whole
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, '"a\\0b"'], ids=["long", "null"])
+def test_names_that_no_file_can_have_are_one_error(folders: tuple[Path, Path], name: str) -> None:
+    sweep = written(folders[0], model=name, text=name)
+    with pytest.raises(QuantKVError):
+        load_text(sweep.quality.text.argument)
+    with pytest.raises(QuantKVError):
+        prepare_folder(folders[0] / sweep.models[0].id)

@@ -152,10 +152,9 @@ def prepare_folder(folder: str | Path) -> Path:
         probe.write_text("", encoding="utf-8")
         probe.unlink()
         _sweep_up(folder)
-    except OSError as error:
-        raise QuantKVError(
-            f"cannot write results to {folder}: {error.strerror}; choose another with --out"
-        ) from None
+    except (OSError, ValueError) as error:  # a name with a null character
+        why = getattr(error, "strerror", None) or error
+        raise QuantKVError(f"cannot write results to {folder}: {why}; choose another with --out") from None
     return folder
 
 

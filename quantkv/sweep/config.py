@@ -62,6 +62,7 @@ def _whole_name(value: Any) -> Any:
 
 Dtype = Annotated[Literal["float32", "bfloat16", "float16", "float64", "auto"], BeforeValidator(_whole_name)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 NonNegative = Annotated[int, Field(strict=True, ge=0)]
 Prefill = Annotated[str, AfterValidator(_check_prefill)]
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_as_list), Field(min_length=1), AfterValidator(_unique)]
@@ -309,7 +310,7 @@ class Sweep(Section):
     policy: Policy = Policy()
     contexts: OneOrMore[Positive]
     batch_sizes: OneOrMore[Positive] = (1,)
-    seeds: OneOrMore[NonNegative] = (0,)
+    seeds: OneOrMore[Seed] = (0,)
     quality: Quality | None = None
     retrieval: Retrieval | None = None
     generation: Generation | None = None

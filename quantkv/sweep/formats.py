@@ -53,7 +53,10 @@ class FormatEntry(BaseModel):
         if isinstance(value, dict) and isinstance(peer := value.get("peer"), str):
             return {"name": peer.removeprefix(PREFIX)} | value
         if isinstance(value, dict) and isinstance(layers := value.get("layers"), dict):
-            return {**value, "layers": {str(layer): spec for layer, spec in layers.items()}}
+            named = {str(layer): spec for layer, spec in layers.items()}
+            if len(named) < len(layers):
+                raise ValueError(f"layers: one is given twice, as a number and as text: {', '.join(named)}")
+            return {**value, "layers": named}
         return value
 
     @model_validator(mode="after")

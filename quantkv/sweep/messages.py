@@ -14,6 +14,7 @@ _PLAIN = {
     "bool_type": "must be true or false",
     "missing": "is required",
     "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
 }
 
 
@@ -26,7 +27,7 @@ def nearest(name: str, legal: Sequence[str]) -> str | None:
 def not_one_of(given: Any, legal: Sequence[str]) -> str:
     """``'int4-haed' is not one of int4-head, int8-head; did you mean 'int4-head'?``"""
     name = nearest(str(given), legal)
-    hint = f"; did you mean '{name}'?" if name else ""
+    hint = f"; did you mean '{name}'?" if name not in (None, given) else ""
     return f"{given!r} is not one of {', '.join(legal)}{hint}"
 
 
@@ -69,7 +70,11 @@ def _line(problem: Any, root: type[BaseModel]) -> str:
     if kind == "value_error":
         return f"{path}: {problem['ctx']['error']}" if path else str(problem["ctx"]["error"])
     text = _PLAIN.get(kind, problem["msg"].replace("Input should be", "must be"))
-    return f"{path}: {text}" if kind in ("missing", "too_short") else f"{path}: {text}, got {given!r}"
+    return (
+        f"{path}: {text}"
+        if kind in ("missing", "too_short", "string_too_short")
+        else f"{path}: {text}, got {given!r}"
+    )
 
 
 def _suggest(location: Sequence[Any], root: type[BaseModel]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ def located(name: str, context: Mapping[str, Any] | None) -> str:
     """The whole path of ``name``, so that workers elsewhere find it; ``name`` where nothing lies there."""
     folders = [Path(context[FOLDER])] if context else []
     found = (folder.absolute() / Path(name).expanduser() for folder in (*folders, Path()))
-    return next((str(path) for path in found if path.exists()), name)
+    return next((str(path) for path in found if os.path.exists(path)), name)
 
 
 def imported_files(value: Any, info: ValidationInfo) -> tuple[ImportedFile, ...]:

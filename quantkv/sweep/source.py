@@ -23,7 +23,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise QuantKVError(f"{path} is not UTF-8 text") from error
     value = parse_yaml(text, where=str(path))
     if not isinstance(value, dict):
-        raise QuantKVError(f"{path}: expected a mapping such as 'schema: 1', found {type(value).__name__}")
+        found = "nothing" if value is None else type(value).__name__
+        raise QuantKVError(f"{path}: expected a mapping such as 'schema: 1', found {found}")
     return value
 
 
@@ -34,7 +35,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
     except QuantKVError as error:
         raise QuantKVError(f"{where}, {error}") from None
     except RecursionError:
-        raise QuantKVError(f"{where}: an alias that contains itself") from None
+        raise QuantKVError(f"{where}: nested too deeply, as by an alias that contains itself") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
