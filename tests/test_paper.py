@@ -178,7 +178,24 @@ def test_shipped_tables_say_what_the_shipped_rows_say(place: Path, tmp_path: Pat
         assert path.read_text() == (place / "paper" / path.name).read_text(), path.name
 
 
+def test_an_empty_study_and_a_damaged_one_cost_no_other(tmp_path: Path) -> None:
+    for name in ("a", "c"):
+        study(
+            tmp_path / name, [quality_row("int4-head", 512)], "figures: [kl]\nfiles: [svg]\ntables: [csv]\n"
+        )
+    (tmp_path / "b" / "rows").mkdir(parents=True)
+    (tmp_path / "a" / "rows" / "speed-cut.json").write_text('{"schema": 1, "kind"')
+    result = CliRunner().invoke(app, ["paper", str(tmp_path), "--json"])
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == {
+        "files": [str(tmp_path / "c" / "paper" / name) for name in ("table.csv", "kl.svg")]
+    }
+    said = result.stderr.replace("\n", "")
+    assert f"{tmp_path / 'b'}: no rows in rows/" in said and f"{tmp_path / 'a'}: speed-cut.json" in said
+
+
 def test_no_study_and_a_damaged_row_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "rows").mkdir(parents=True)
     with pytest.raises(QuantKVError, match="no study in"):
         write_paper(tmp_path)
     place = study(tmp_path, [quality_row("int4-head", 512)])

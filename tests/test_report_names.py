@@ -13,7 +13,7 @@ from typing import Any
 
 import matplotlib
 import pytest
-from drawn import legend_labels, only
+from drawn import legend_labels, only, overlap
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rows import failed_row, memory_row, quality_row, speed_row
@@ -21,7 +21,7 @@ from test_paper import retrieval_row
 from test_report_escapes import NAMES
 from test_report_html import Parsed
 
-from quantkv.report.plots import FIGURES, draw, rendered
+from quantkv.report.plots import FIGURES, draw, draw_together, rendered
 from quantkv.report.write import write_report
 
 HARD = (
@@ -101,3 +101,14 @@ def test_every_figure_shows_names_of_mathematics_markup_and_paths_as_they_stand(
     ]
     assert shown <= {text.replace(r"\$", "$") for text in texts}
     assert not any(matplotlib.cbook.is_math_text(text) for text in texts if text.replace(r"\$", "$") in shown)
+
+
+def test_panels_of_several_models_show_their_names_as_they_stand() -> None:
+    names = ["$x$ and $y$", "/models/" + "long/" * 30]
+    study = only([quality_row("int4-head", 512)])
+    figure = draw_together([study, study], names, "kl")
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert [title.replace("\n", "").replace(r"\$", "$") for title in titles] == names
+    assert not any(matplotlib.cbook.is_math_text(title) for title in titles)
+    boxes: list[Any] = [ax.get_tightbbox() for ax in figure.axes]
+    assert not overlap(*boxes) and all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)

@@ -53,6 +53,32 @@ def test_a_results_folder_reports_into_itself(tmp_path: Path) -> None:
     assert write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"], html=False) == written
 
 
+def test_figures_of_an_earlier_report_do_not_stay_beside_the_new_ones(tmp_path: Path) -> None:
+    """A second model renames the figures; what the user has put there stays."""
+    one = sweep_rows(contexts=(512,), formats=("int4-head",))
+    options: dict = {"figures": ["kl", "memory"], "files": ["png", "pdf"], "html": False}
+    write_report(one, tmp_path, **options)
+    (tmp_path / "memory-notes.png").write_text("mine")
+    (tmp_path / "pareto.png").write_text("mine")
+    told: list[str] = []
+    two = [*one, *sweep_rows(contexts=(512,), formats=("int4-head",), model="other")]
+    written = names(write_report(two, tmp_path, **options, tell=told.append))
+    assert {path.name for path in tmp_path.iterdir()} == written | {"memory-notes.png", "pareto.png"}
+    assert told == ["removed, of an earlier report: kl.pdf, kl.png, memory.pdf, memory.png"]
+    write_report(two, tmp_path, **options | {"files": ["svg"], "figures": ["kl"]})
+    assert {path.name for path in tmp_path.glob("kl*")} == {
+        f"kl-{model}-float32-b1.svg" for model in ("other", "smollm2-135m-instruct-q4-1")
+    }
+    assert not list(tmp_path.glob("memory-*32*"))
+
+
+def test_a_report_without_tables_that_show_figures_removes_none(tmp_path: Path) -> None:
+    rows = [quality_row("int4-head", 512)]
+    write_report(rows, tmp_path, figures=["kl", "pareto"], files=["svg"], html=False)
+    write_report(rows, tmp_path, figures=["kl"], files=["svg"], tables=["csv"], html=False)
+    assert (tmp_path / "pareto.svg").exists()
+
+
 def test_several_models_get_a_figure_each_and_a_section_each(tmp_path: Path) -> None:
     rows = [
         *sweep_rows(contexts=(512,)),

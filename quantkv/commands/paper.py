@@ -10,6 +10,7 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.streams import new_console
+from quantkv.errors import QuantKVError
 
 
 def paper(
@@ -27,9 +28,12 @@ def paper(
     def tell(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    written = write_paper(folder, tell=tell)
+    problems: list[str] = []
+    written = write_paper(folder, warn=problems.append, tell=tell)
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in written]}, indent=2))
-        return
-    for path in written:
-        tell(f"  {path}")
+    else:
+        for path in written:
+            tell(f"  {path}")
+    if problems:
+        raise QuantKVError("\n".join(problems))

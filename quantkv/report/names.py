@@ -38,4 +38,5 @@ KINDS_OF = {
 """Figures of a study of quality, speed and memory, and whose rows each draws."""
 
 FIGURES = tuple(TITLES)
+FILES = ("png", "pdf", "svg")
 OTHER_NAMES = {"decode_tokens_per_s": "decode_tps"}

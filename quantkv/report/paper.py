@@ -25,16 +25,34 @@ from quantkv.sweep.source import read_yaml
 ROWS, SETTINGS, OUT = "rows", "paper.yaml", "paper"
 
 
-def write_paper(folder: Path, *, tell: Callable[[str], None] | None = None) -> list[Path]:
+def write_paper(
+    folder: Path,
+    *,
+    warn: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> list[Path]:
     """All studies below ``folder``, in the order of their names; returns the paths written.
 
-    ``tell`` is told, a line each, of figures that nothing was measured for. Raises QuantKVError where there
-    is no study, or a setting, a row or a file is wrong.
+    A study in which a setting, a row or a file is wrong costs no other: ``warn`` is told of each, and without
+    it they are an error once all are done. ``tell`` is told, a line each, of folders without rows and of
+    figures that nothing was measured for. Raises QuantKVError where there is no study.
     """
-    studies = sorted(path.parent for path in folder.rglob(ROWS) if path.is_dir())
+    places = sorted(path.parent for path in folder.rglob(ROWS) if path.is_dir())
+    studies = [place for place in places if any((place / ROWS).glob("*.json"))]
     if not studies:
         raise QuantKVError(f"no study in {folder}: a study is a folder with result rows in {ROWS}/")
-    return [path for study in studies for path in _write_study(study, tell)]
+    if tell is not None:
+        for place in (place for place in places if place not in studies):
+            tell(f"{place}: no rows in {ROWS}/, nothing made")
+    written, problems = list[Path](), list[str]()
+    for study in studies:
+        try:
+            written += _write_study(study, tell)
+        except QuantKVError as error:
+            problems.append(f"{study}: {error}")
+    if problems:
+        (warn or _refuse)("\n".join(problems))
+    return written
 
 
 def settings_of(study: Path) -> Report:

@@ -52,6 +52,7 @@ LEGEND_GAP = 0.04
 BESIDE_NAMES = 4.5 * FONT_SIZE
 """Points that a legend of one column holds beside the words: the sample of a line, and space around it."""
 LONG_LABEL = 18
+TITLE_POINTS = 185.0
 METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": "matplotlib", "Creator": "quantkv"},
@@ -109,7 +110,7 @@ def _compose(found: Sequence[Study], panels: Sequence[str], titles: Sequence[str
     for study, name, ax in zip(found, panels, axes):
         PANELS[name](ax, study, styles, legend)
     for title, ax in zip(titles, axes):
-        ax.set_title(title, loc="left", parse_math=False)
+        ax.set_title(drawn(title, TITLE_POINTS), loc="left")
     for ax in axes[len(panels) :]:
         ax.remove()
     place_legends(figure, legend, styles)

@@ -6,7 +6,7 @@ there is one ``report.html`` for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ from quantkv.report.behaviour.tables import behaviour_tables
 from quantkv.report.captions import caption, figure_title
 from quantkv.report.escapes import markdown
 from quantkv.report.extras import Extra, described, extra_figures
-from quantkv.report.names import FIGURES, KINDS_OF, OTHER_NAMES
+from quantkv.report.names import FIGURES, FILES, KINDS_OF, OTHER_NAMES
+from quantkv.report.stale import figures_shown, remove_stale
 from quantkv.report.style import WIDTHS
 from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown_table
 from quantkv.report.together import PARTS, drawable, figure_together, joints, tables_together
 
-FILES = ("png", "pdf", "svg")
 TABLES = ("md", "tex", "csv")
 PAGE = "report.html"
 Plan = Mapping[str, list[str]]
@@ -68,8 +68,8 @@ def write_report(
 
     ``together`` are those of model and dtype across which one more table and one more figure of each kind
     are made. ``inspections`` are folders that ``quantkv inspect`` wrote. ``warn`` is told of the files that
-    cannot be written, a line for each; without it that is an error. ``tell`` is told, in one line, of the
-    figures that nothing was measured for.
+    cannot be written, a line for each; without it that is an error. ``tell`` is told, in one line each, of
+    figures that nothing was measured for, and of those that an earlier report left and this one removes.
     """
     wanted = [OTHER_NAMES.get(name, name) for name in figures]
     wanted = _known("figure", wanted, FIGURES)
@@ -85,6 +85,7 @@ def write_report(
             f"no result rows in {results if isinstance(results, str | Path) else 'what was given'}"
         )
     folder = _Folder(_place(results, out))
+    shown = figures_shown(folder.path) if {"md", "tex"} & set(texts) else set()
     plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
     for name, text in (_tables(rows, found, plan, wanted, texts) if found else {}).items():
         folder.write(name, text.encode())
@@ -97,6 +98,8 @@ def write_report(
     _write_extras(extras, folder, kinds)
     _write_together(found, across, folder, (wanted, kinds, texts), tell)
     _say_absent(wanted if kinds else [], plan, extras, tell)
+    if not folder.problems:
+        _remove_earlier(folder, shown, tell)
     if html:
         from quantkv.report.html import page
 
@@ -116,6 +119,17 @@ def _say_absent(
     absent = [name for name in wanted if name not in drawn]
     if absent and tell is not None:
         tell(f"not drawn, for lack of numbers: {', '.join(absent)}")
+
+
+def _remove_earlier(folder: _Folder, shown: Collection[str], tell: Callable[[str], None] | None) -> None:
+    """Figures of an earlier report, which would look like this one's."""
+    try:
+        stale = remove_stale(folder.path, shown, {path.name for path in folder.written})
+    except OSError as error:
+        folder.problems.append(f"cannot remove {error.filename}, of an earlier report: {error.strerror}")
+        return
+    if stale and tell is not None:
+        tell(f"removed, of an earlier report: {', '.join(stale)}")
 
 
 def _refuse(problem: str) -> None:
