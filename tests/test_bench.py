@@ -389,7 +389,7 @@ def test_markdown_has_the_same_cells(attention_report: dict[str, Any]) -> None:
         (["decode", "random-llama", "--threads", "100000"], "--threads must be at most"),
         (["decode", "random-lama"], "random-llama"),
         (["decode", "random-llama", "--fill", "water"], "--fill must be one of prefill, synthetic"),
-        (["decode", "random-llama", "--contexts", ""], "--contexts must be at least 1"),
+        (["decode", "random-llama", "--contexts", ","], "--contexts must be at least 1"),
         (["decode", "random-gpt2", "--contexts", "9000", "--fill", "prefill"], "exceed the model's limit"),
         (["decode", "random-gpt2", "--contexts", "9000", "--formats", "fp16"], "cannot run 9000 tokens"),
     ],

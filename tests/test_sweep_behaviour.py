@@ -168,11 +168,10 @@ def test_the_heat_map_shows_the_share_of_right_answers_at_each_depth() -> None:
     depths = [{"depth": d, "n": 2, "hits": h, "hits_ref": 2} for d, h in ((0.1, 0), (0.9, 1))]
     rows = [_retrieval_row("int4-head", 1, "worse", depths), _retrieval_row("kivi-2", 1, None, depths)]
     (group,) = groups(rows, "retrieval")
-    panels = needle_figure(group).axes[:3]
-    assert [ax.get_title() for ax in panels] == ["exact cache", "int4-head", "kivi-2"]
-    shown = [ax.images[0].get_array().ravel().tolist() for ax in panels]
-    assert shown == [[1.0, 1.0], [0.0, 0.5], [0.0, 0.5]]
-    assert [len(ax.patches) for ax in panels] == [2, 0, 2]
+    (ax,) = [ax for ax in needle_figure(group).axes if ax.images]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["exact cache", "int4-head", "kivi-2"]
+    assert ax.images[0].get_array().tolist() == [[1.0, 1.0], [0.0, 0.5], [0.0, 0.5]]
+    assert sorted(round(patch.get_y() + 0.5) for patch in ax.patches) == [0, 0, 2, 2]
 
 
 def test_rows_of_other_protocols_or_models_stand_apart() -> None:

@@ -178,7 +178,7 @@ def test_what_ran_out_of_memory_is_not_tried_at_larger_contexts(tmp_path: Path, 
         ("speed", 128),
         ("speed", 256),
     ]
-    already = "out of memory at a smaller context already: {}  hungry, context 64"
+    already = "out of memory at a smaller context already: {} hungry, context 64"
     assert {row["reason"] for row in found} == {already.format(kind) for kind in ("quality", "speed")}
     assert summary.counts == {"ok": 3 + 2 * 3, "failed": 2, "skipped": 4} and summary.exit_code == 3
     assert not [line for line in begun(log) if "hungry" in line and not line.endswith(" 64")]

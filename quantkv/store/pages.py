@@ -168,7 +168,8 @@ class PageStore:
 
     def _encode(self, rows: Sequence[int], start: int, x: Tensor) -> None:
         fields, length = self.codec.encode(x), x.shape[-2]
-        self._saturated = self._saturated + count_saturated(x, fields)
+        found = count_saturated(x, fields)
+        self._saturated = self._saturated + (int(found) if x.device.type == "cpu" else found)
         page = self.layout.page_tokens
         for index in range(start // page, -(-(start + length) // page)):
             low, high = max(start, index * page), min(start + length, (index + 1) * page)
