@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -96,3 +97,18 @@ def test_going_back_again_and_again_ends_where_pages_are_gone(spec: str, recordi
     expected, found = (logits_in_calls(model, more, cache, sizes) for cache in (plain, packed))
     # a prompt of other length is another sum in its last digits
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("copied", [lambda c: c, lambda c: c.fork(), copy.deepcopy])
+def test_a_packed_window_goes_back_no_further_than_the_plain_one_held(copied: Callable[[Any], Any]) -> None:
+    model = model_of()
+    plain = filled_pair(model, SPECS[0], [200])[0]
+    packed = copied(QuantizedCache.from_cache(plain, model.config, "exact+r8+f4+k8+sliding"))
+    with pytest.raises(
+        QuantKVError, match="cannot take back 1 of 200 tokens: those before token 185 are gone"
+    ):
+        packed.crop(-1)
+    more = token_ids(2, 8, seed=3)
+    kept = logits_in_calls(model, more, packed, [8])
+    packed.crop(-8)
+    assert torch.equal(logits_in_calls(model, more, packed, [8]), kept)

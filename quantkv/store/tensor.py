@@ -57,6 +57,7 @@ class TensorStore:
         self.version = 0
         self.materialized = 0
         self.packed_at: int | None = None
+        self.begins = 0
         self._held_from = [pad + window.sinks for pad in self.pads]
 
     @property
@@ -200,15 +201,16 @@ class TensorStore:
 
     @property
     def readable_from(self) -> int:
-        """The first position that every row still holds: pages before it have been given up."""
+        """The first position that every row still holds: those before it were never told, or their pages have
+        been given up."""
         gone = [self.pages.gone(row) for row in range(self.rows)]
-        return max((pad + self.window.sinks + n for pad, n in zip(self.pads, gone) if n), default=0)
+        return max(self.begins, *(pad + self.window.sinks + n for pad, n in zip(self.pads, gone) if n), 0)
 
     def skip(self, before: int, length: int) -> int:
         """Begin an empty store of a sequence of `length` behind tokens below `before`, which nobody will
         read. Returns the position from which on tokens are to be added: a page's first."""
         self.evict(before, length)
-        self.length = self.pages.used[0]
+        self.begins, self.length = before, self.pages.used[0]
         return self.length
 
     def extend_padding(self, pads: Sequence[int]) -> None:
@@ -286,6 +288,7 @@ class TensorStore:
             "held_from": self._held_from,
             "tables": tables,
             "used": self.pages.used,
+            "begins": self.begins,
             "saturated": self.pages.saturated,
             "packed_at": self.packed_at,
         }
@@ -299,4 +302,5 @@ class TensorStore:
         self.ring.buffer.copy_(tensors["ring"])
         self.sinks.buffer.copy_(tensors["sinks"])
         self.length, self._held_from = numbers["length"], list(numbers["held_from"])
+        self.begins = numbers["begins"]
         self.pages.saturated, self.packed_at = numbers["saturated"], numbers["packed_at"]
