@@ -17,13 +17,16 @@ import psutil
 import pytest
 from fake_measure import FakeMeasure, sweep
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import quantkv.sweep.process
 from quantkv.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.evaluation.orphan import lifeline
+from quantkv.models import load_model
 from quantkv.sweep import failures
+from quantkv.sweep.config import validate
 from quantkv.sweep.process import ProcessMeasure
 from quantkv.sweep.results import Row, read_rows
 from quantkv.sweep.runner import run_sweep
@@ -244,6 +247,33 @@ def test_rows_of_a_model_that_could_not_be_loaded_go_when_it_can(tmp_path: Path)
         console=Console(file=io.StringIO()),
     )
     assert [row["status"] for row in read_rows(tmp_path)] == ["ok"] and summary.exit_code == 0
+
+
+def test_models_that_cannot_be_loaded_keep_rows_of_their_own(tmp_path: Path) -> None:
+    settings = config(tmp_path, "ok", models=["too-large", "too-large-as-well"], seeds=[0, 1])
+    summary, _ = run(settings)
+    asked = {(row["requested"]["model"], row["requested"]["seed"]) for row in read_rows(tmp_path)}
+    assert asked == {(model.id, seed) for model in settings.models for seed in (0, 1)}
+    assert summary.counts["failed"] == 4 == len(summary.rows())
+
+
+def test_a_checkpoint_that_is_refused_costs_its_own_cells(tmp_path: Path) -> None:
+    """And so does a model without a tokenizer; with transformers' own files, in worker processes."""
+    whole, _ = load_model("random-llama")
+    for name in ("broken", "mute"):
+        whole.save_pretrained(tmp_path / name)
+    weights = load_file(tmp_path / "broken" / "model.safetensors")
+    save_file({f"_orig_mod.{key}": weight for key, weight in weights.items()},
+              tmp_path / "broken" / "model.safetensors", metadata={"format": "pt"})  # fmt: skip
+    settings: dict[str, Any] = {"schema": 1, "formats": ["int8-head"], "contexts": [128]}
+    settings |= {"models": [*(str(tmp_path / name) for name in ("broken", "mute")), "random-qwen2"]}
+    settings |= {"quality": {"protocol": {"score": 16, "windows": 1}}, "run": {"out": str(tmp_path / "out")}}
+    summary = run_sweep(validate(settings), console=Console(file=io.StringIO()))
+    rows = {Path(row["requested"]["model"]).name: row for row in read_rows(tmp_path / "out")}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "broken": "failed", "mute": "failed", "random-qwen2": "ok"}  # fmt: skip
+    assert "its names begin with '_orig_mod.'" in rows["broken"]["reason"] and summary.exit_code == 3
+    assert "without a tokenizer" in rows["mute"]["reason"]
 
 
 def test_a_worker_that_dies_before_the_sweep_has_begun_is_one_message(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from quantkv.sweep.grid import BEHAVIOUR, Cell
 from quantkv.sweep.results import Row
 from quantkv.sweep.upkeep import outdated
 
-UNOPENED = {"model": "not loaded"}
-"""The facts of a cell whose model could not be loaded."""
+
+def unopened(asked: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a cell whose model could not be loaded: names, as nothing else tells its cells apart."""
+    named = {name: asked.get(name) for name in ("revision", "seed")}
+    return {"model": f"not loaded: {asked.get('model')}", "text": protocol.get("text"), **named}
 
 
 def place(kind: str, asked: Mapping[str, Any]) -> tuple[str, ...]:
@@ -31,7 +34,7 @@ def _facts(row: Row) -> Mapping[str, Any]:
     keyed = (row.get("provenance") or {}).get("keyed")
     if isinstance(keyed, list) and len(keyed) == 4 and isinstance(keyed[3], Mapping):
         return keyed[3]
-    return UNOPENED
+    return unopened(row["requested"], row.get("protocol") or {})
 
 
 def _same_sample(row: Row, cell: Cell) -> bool:

@@ -31,6 +31,7 @@ from quantkv.spec import CacheSpec
 from quantkv.sweep.behaviour import Behaviour, behaviour_texts
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.engines import keyed_engine
+from quantkv.sweep.failures import MeasureError
 from quantkv.sweep.fitting import Fitted, fit, without_effect
 from quantkv.sweep.grid import BASELINE, BEHAVIOUR, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
@@ -67,7 +68,7 @@ class LocalMeasure:
 class LocalSession:
     def __init__(self, entry: ModelEntry, sweep: Sweep, text: Text) -> None:
         self.entry, self.sweep, self.text = entry, sweep, text
-        self.model, self.tokenizer = load_model(entry.location, **options(entry))
+        self.model, self.tokenizer = _load(entry)
         self.config, self.device = self.model.config, self.model.device
         self.identity = model_identity(self.model)
         self._plans: dict[int, Plan] = {}
@@ -76,6 +77,8 @@ class LocalSession:
         check_limit(self.config, entry.id, sweep)
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
+        if self.tokenizer is None and cell.kind in ("quality", *BEHAVIOUR):
+            raise MeasureError("this model came without a tokenizer, so text cannot be tokenized")
         facts: dict[str, Any] = {name: self.identity[name] for name in ("weights", "fingerprint")}
         facts |= {"device": self.device.type, "engine": self._engine(cell), "codecs": CODEC_VERSION}
         facts |= {"metrics": METRIC_VERSIONS[cell.kind]}
@@ -270,6 +273,14 @@ class LocalSession:
         except UnsupportedError:
             return "none"
         return keyed_engine(cell.kind, engine)
+
+
+def _load(entry: ModelEntry) -> tuple[Any, Any]:
+    """The model and its tokenizer; what is wrong with one checkpoint ends no sweep of others."""
+    try:
+        return load_model(entry.location, **options(entry))
+    except QuantKVError as error:
+        raise MeasureError(str(error)) from error
 
 
 def options(entry: ModelEntry) -> dict[str, Any]:

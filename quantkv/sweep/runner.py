@@ -20,7 +20,7 @@ from quantkv.evaluation.provenance import Clock
 from quantkv.evaluation.rows import build_row
 from quantkv.plugins import import_file
 from quantkv.report.escapes import one_line
-from quantkv.sweep.answers import UNOPENED
+from quantkv.sweep.answers import unopened
 from quantkv.sweep.claims import Claims, prepare_folder
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.engines import same_number
@@ -133,6 +133,10 @@ def _changed(path: Path) -> int | None:
         return None
 
 
+def _unopened(cell: Cell) -> str:
+    return cell.key(unopened(cell.requested(), cell.protocol))
+
+
 class _CannotWrite(BaseException):
     """The folder takes no more rows: no failure of a cell, so nothing may go on as if it were one."""
 
@@ -209,7 +213,7 @@ class _Runner:
 
     def _fail_unopened(self, cell: Cell, reason: str, clock: Clock) -> None:
         """A row of a model of which nothing is known; it goes when the model can be loaded."""
-        self.keys[id(cell)] = key = cell.key(UNOPENED)
+        self.keys[id(cell)] = key = _unopened(cell)
         self.summary.keys.add(key)
         failed: dict[str, Any] = {"key": key, "status": "failed", "reason": reason}
         made = {"seconds": clock.seconds, "started": clock.started}
@@ -231,7 +235,7 @@ class _Runner:
         self.keys[id(cell)] = key = next(finished, keys[0])
         repeated = key in self.summary.keys
         self.summary.keys.add(key)
-        self._forget(cell, [cell.key(UNOPENED), *keys[1:]])
+        self._forget(cell, [_unopened(cell), *keys[1:]])
         if repeated:
             self.summary.total -= 1
         elif self.rows.get((cell.kind, key)) == "ok":
