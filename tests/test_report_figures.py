@@ -178,6 +178,9 @@ def test_a_floor_near_the_data_is_a_line_and_a_far_one_a_note() -> None:
         [(512, 2e-4), (1024, 2e-4)]
     ]
     assert not [line for line in far.axes[0].get_lines() if line.get_gid() == "floor"]
+    one = draw(only([quality_row("int4-head", 512, values={"floor_path_kl": 2e-4})]), "kl")
+    (line,) = (line for line in one.axes[0].get_lines() if line.get_gid() == "floor")
+    assert data(line) == [(0, 2e-4), (1, 2e-4)], "one length: from edge to edge, as one point draws no line"
     assert "KL floor of the code path: 1e−10, below the axis" in legend_labels(far)
     arrows = [[line.get_gid() for line in figure.axes[0].get_lines()] for figure in (near, far)]
     assert ["floor below" in names for names in arrows] == [False, True]

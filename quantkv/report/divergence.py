@@ -85,6 +85,9 @@ def _floor(ax: Axes, study: Study, smallest: float, legend: Legend) -> list[floa
         legend.note(f"KL floor of the code path: {compact(largest, 1)}, below the axis", **arrow)
         return []
     look: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (5, 2))}
-    ax.plot(contexts, values, zorder=1.5, gid="floor", **look)
+    if len(contexts) == 1:  # a line of one point would not be seen
+        ax.axhline(largest, zorder=1.5, gid="floor", **look)
+    else:
+        ax.plot(contexts, values, zorder=1.5, gid="floor", **look)
     legend.note("KL floor of the code path", **look)
     return [value for value in values if value > 0]
