@@ -126,9 +126,9 @@ class PagePool:
     def _reach(self, pages: int) -> None:
         """Allocate so that there are `pages` pages: as many as had they come one by one."""
         total = len(self._refs)
-        slots = self.unit * allocated_pages(-(-pages // self.unit)) - total
         if pages <= total:
             return
+        slots = self.unit * allocated_pages(-(-pages // self.unit)) - total
         slab = allocate((slots, self.layout.record_bytes), torch.uint8, self.device)
         if slab.nbytes >= HUGE_SLAB and self.device.type == "cpu" and native.kernels() is not None:
             native.kernels().want_huge_pages(slab.data_ptr(), slab.nbytes)
