@@ -42,6 +42,7 @@ def test_rows_of_before_have_neither():
          "prefill stream, 48 windows of 2047 scored tokens, one BOS before the text, protocol gptq-2048;"),
         ({"preset": "fake-quant", "prefill": "final"}, "BOS in each window, protocol fake-quant;"),
         ({"bos": "none"}, "16 windows of 128 scored tokens, BOS none;"),
+        ({"windows": 1}, ", 1 window of 128 scored tokens"),
     ],
 )  # fmt: skip
 def test_a_caption_names_the_protocol(protocol, said):

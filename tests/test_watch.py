@@ -99,9 +99,11 @@ def test_running_cells_are_named(tmp_path: Path) -> None:
         os.utime(silent, (0, 0))
         seen = Folder(tmp_path).look()
         once = command(tmp_path, "--once").output
+        os.utime(tmp_path / ".claims" / f"{'6' * 64}.json", (0, 0))
+        fewer = command(tmp_path, "--once").output
     assert [claim.cell for claim in seen.claims][:2] == [f"speed  format{n}, context 512" for n in (0, 1)]
     assert [n for n in range(8) if f"running: speed  format{n}, context 512" in once] == [0, 1, 2, 3, 4]
-    assert "and 2 cells more of" in once
+    assert "and 2 cells more of" in once and "and 1 cell more of" in fewer
     assert log_line(seen).endswith("1 stale; running speed  format0, context 512")
 
 

@@ -118,7 +118,7 @@ def _quality(rows: list[Row]) -> str:
     scored = [row["quality"] for row in rows if row.get("quality")]
     intervals = any(not missing(section.get("kl_low")) for section in scored)
     few = ", too few to rank formats by" if scored and not intervals else ""
-    parts.append(f"{windows} windows of {score} scored tokens{few}")
+    parts.append(f"{windows} {'window' if windows == '1' else 'windows'} of {score} scored tokens{few}")
     if bos := _list(p.get("bos") for p in protocol):
         parts.append(BOS.get(bos, f"BOS {bos}"))
     if preset := _list(p.get("preset") for p in protocol):

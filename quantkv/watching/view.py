@@ -108,5 +108,6 @@ def _cells(seen: Snapshot) -> Iterator[str]:
         titles = [claim.cell for claim in live if claim.worker == worker.name]
         for title in titles[:SHOWN_CELLS]:
             yield f"running: {title}"
-        if len(titles) > SHOWN_CELLS:
-            yield f"and {len(titles) - SHOWN_CELLS} cells more of {worker.name}"
+        rest = len(titles) - SHOWN_CELLS
+        if rest > 0:
+            yield f"and {rest} {'cell' if rest == 1 else 'cells'} more of {worker.name}"
