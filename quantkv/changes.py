@@ -22,6 +22,8 @@ class AllOrNothing(DynamicCache):
     """A cache of packed layers and of transformers' own in which a refused call changes nothing."""
 
     def update(self, key_states: Any, value_states: Any, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.layers[layer_idx], QuantizedLayer):  # it checks before it changes
+            return super().update(key_states, value_states, layer_idx, *args, **kwargs)
         with self._unless_refused(layer_idx):
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 

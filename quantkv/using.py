@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from transformers.cache_utils import Cache, EncoderDecoderCache
@@ -34,19 +35,19 @@ def use(model: PreTrainedModel, spec: str | CacheSpec) -> Iterator[PreTrainedMod
     """
     spec = parse_spec(spec)
     QuantizedCache(model.config, spec)  # fails here, before anything is changed
-    generate, prepare = model.generate, model.prepare_inputs_for_generation
+    generate, keeping = model.generate, _keeping_cache(model.prepare_inputs_for_generation)
 
-    @wraps(generate)
-    def with_cache(*args: Any, **kwargs: Any) -> Any:
+    @wraps(_function(generate))
+    def with_cache(own: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
         if all(kwargs.get(name) is None for name in CACHE_ARGUMENTS):
-            _ask_for_cache(model, kwargs)
-            kwargs[cache_argument(model)] = _fresh(model, spec)
-        return generate(*args, **kwargs)
+            _ask_for_cache(own, kwargs)
+            kwargs[cache_argument(own)] = _fresh(own, spec)
+        return _bound(generate, own)(*args, **kwargs)
 
     with (
         fused_attention(model),
         _replaced(model, "generate", with_cache),
-        _replaced(model, "prepare_inputs_for_generation", _keeping_cache(model, prepare)),
+        _replaced(model, "prepare_inputs_for_generation", keeping),
     ):
         yield model
 
@@ -58,10 +59,20 @@ def _fresh(model: PreTrainedModel, spec: CacheSpec) -> Cache:
     return EncoderDecoderCache(cache, QuantizedCache(model.config, spec))
 
 
+def _function(method: Callable[..., Any]) -> Callable[..., Any]:
+    return getattr(method, "__func__", method)
+
+
+def _bound(method: Callable[..., Any], own: Any) -> Callable[..., Any]:
+    """The method of the model that is called: a copy of the one it was taken from, perhaps."""
+    return MethodType(method.__func__, own) if isinstance(method, MethodType) else method
+
+
 @contextmanager
 def _replaced(model: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """A method instead of another, for a while; a copy of the model takes it along as its own."""
     before = vars(model).get(name)
-    setattr(model, name, function)
+    setattr(model, name, MethodType(function, model))
     try:
         yield
     finally:
@@ -80,24 +91,23 @@ def _ask_for_cache(model: PreTrainedModel, kwargs: dict[str, Any]) -> None:
         kwargs["use_cache"] = True
 
 
-def _keeping_cache(model: PreTrainedModel, prepare: Callable[..., Any]) -> Callable[..., Any]:
+def _keeping_cache(prepare: Callable[..., Any]) -> Callable[..., Any]:
     """`prepare_inputs_for_generation` for models that leave the cache out where they want all tokens
     again."""
-    name = cache_argument(model)
 
-    @wraps(prepare)  # generate reads its signature
-    def prepared(*args: Any, **kwargs: Any) -> Any:
+    @wraps(_function(prepare))  # generate reads its signature
+    def prepared(own: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
         cache = next((kwargs[n] for n in CACHE_ARGUMENTS if kwargs.get(n) is not None), None)
-        inputs = prepare(*args, **kwargs)
+        inputs = _bound(prepare, own)(*args, **kwargs)
         if isinstance(cache, QuantizedCache) and all(inputs.get(n) is None for n in CACHE_ARGUMENTS):
             if length := cache.get_seq_length():
                 warnings.warn(
-                    f"{model.config.model_type} dropped its cache of {length} tokens for another position "
+                    f"{own.config.model_type} dropped its cache of {length} tokens for another position "
                     f"embedding: all tokens are computed again and packed anew",
                     stacklevel=2,
                 )
             cache.reset()
-            inputs[name] = cache
+            inputs[cache_argument(own)] = cache
         return inputs
 
     return prepared

@@ -220,3 +220,16 @@ def test_nested_uses_undo_themselves(tiny_llama: Any) -> None:
     with use(tiny_llama, "int4-head"), use(tiny_llama, EXACT):
         assert generated(tiny_llama, token_ids(1, 9)).cache.spec.name == EXACT
     assert vars(tiny_llama).keys() == before.keys()
+
+
+def test_a_copy_made_inside_runs_itself(tiny_llama: Any) -> None:
+    """A copy takes the methods of `use` along; they must not go on running the original."""
+    ids = token_ids(1, 40)
+    with use(tiny_llama, EXACT):
+        other = copy.deepcopy(tiny_llama)
+        other.lm_head.weight.data.neg_()
+        inside = generated(other, ids)
+    plain = copy.deepcopy(tiny_llama)
+    plain.lm_head.weight.data.neg_()
+    assert torch.equal(inside.sequences, generated(plain, ids).sequences)
+    assert not torch.equal(inside.sequences, generated(tiny_llama, ids).sequences)
