@@ -6,7 +6,9 @@ block (see `doc_blocks`). `make` and `pip` lines are not run. A page's Python bl
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from typer.testing import CliRunner
 import quantkv.models
 from quantkv import policy
 from quantkv.cli import app
-from quantkv.codecs import registry
+from quantkv.codecs import Kernel, Sharing, registry
 from quantkv.sweep.config import load_config
 
 ROOT = Path(__file__).parent.parent
@@ -146,3 +148,18 @@ def test_no_command_hides_from_these_tests(page: str) -> None:
         line for line in outside_blocks(ROOT, page).splitlines() if line.startswith(("    quantkv ", "```"))
     ]
     assert not hidden
+
+
+def test_the_readme_has_two_tables_of_numbers() -> None:
+    """The one that decides and that of speed; all others stand in the docs."""
+    tables = re.findall(r"^\|.*\n\|[ :|-]+\n(?:\|.*\n)+", (ROOT / "README.md").read_text(), re.M)
+    measured = [table for table in tables if len(re.findall(r"\| *[+−]?\d[\d.]*", table)) > 5]
+    assert len(measured) == 2
+    assert "perplexity ratio" in measured[0] and "ms per token" in measured[1]
+
+
+@pytest.mark.parametrize("kind", [Kernel, Sharing])
+def test_the_page_on_codecs_says_what_a_kernel_and_its_sharing_take(kind: Any) -> None:
+    page = (ROOT / "docs/adding-a-codec.md").read_text()
+    fields = [field.name for field in dataclasses.fields(kind)]
+    assert fields and not [name for name in fields if f"`{name}`" not in page]
