@@ -29,7 +29,7 @@ BOS = {"per_window": "BOS in each window", "text": "one BOS before the text"}
 WITHIN = "Contexts are timed one after the other: compare times within a context."
 BITS = (
     "Bits per element: packed, of a full page; cache, of all that the cache holds at its context. The Pareto "
-    "figure draws bits_cache_16 of table.csv, the latter with exact tokens counted at 16 bits."
+    "figure draws bits_cache_16 of table.csv: those of the cache, its exact tokens counted at 16 bits."
 )
 PACKAGES = ("quantkv", "torch", "transformers")
 
