@@ -294,7 +294,7 @@ def test_model_names_can_be_loaded_or_fetched() -> None:
 def test_quiet_keeps_warnings_for_its_caller_lets_errors_through_and_puts_settings_back() -> None:
     outside, logger = handlers.BufferingHandler(10), logging.get_logger("transformers.anything")
     logging.set_verbosity_info()
-    logging.add_handler(outside)
+    logging.get_logger().addHandler(outside)
     try:
         with quiet() as heard:
             assert not logging.is_progress_bar_enabled()
@@ -306,7 +306,7 @@ def test_quiet_keeps_warnings_for_its_caller_lets_errors_through_and_puts_settin
         assert logging.get_verbosity() == logging.INFO
         assert logging.is_progress_bar_enabled()
     finally:
-        logging.remove_handler(outside)
+        logging.get_logger().removeHandler(outside)
         logging.set_verbosity_warning()
 
 
