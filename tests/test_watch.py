@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from typer.testing import CliRunner, Result
 from quantkv.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.sweep.claims import STALE_SECONDS, Claims
-from quantkv.sweep.results import write_row
+from quantkv.sweep.results import read_rows, write_row
 from quantkv.sweep.runner import run_sweep
 from quantkv.watching.claimed import read_claims, workers
 from quantkv.watching.planned import Plan
@@ -162,6 +163,25 @@ def test_rows_of_other_settings_are_not_of_the_plan(tmp_path: Path, config: Path
     )
     assert Folder(out).look().status("ok") == 4
     assert Folder(out, Plan(config, out)).look().status("ok") == 0
+
+
+def test_a_report_of_a_plan_has_the_rows_of_each_checkpoint(tmp_path: Path, config: Path) -> None:
+    """Another checkpoint came under the model's name; then none that could be loaded."""
+    out, weights = tmp_path / "r", ("a" * 64, "b" * 64)
+    run_sweep(sweep(out, speed=None, memory=None), measure=FakeMeasure(), console=Console(quiet=True))
+    rows = [row | {"provenance": row["provenance"] | {"fingerprint": weights[0]}} for row in read_rows(out)]
+    for row in list(rows):
+        keyed = copy.deepcopy(row["provenance"]["keyed"])
+        keyed[3]["model"] = weights[1]
+        key = hashlib.sha256(json.dumps(keyed, sort_keys=True).encode()).hexdigest()
+        rows.append(row | {"key": key, "provenance": {"fingerprint": weights[1], "keyed": keyed}})
+    plan, failed = Plan(config, out), {"status": "failed", "reason": "broke", "quality": None}
+    blind = rows[0] | failed | {"provenance": rows[0]["provenance"] | {"fingerprint": None}}
+    for order in (rows, rows[::-1], [blind, *rows]):
+        found = plan.answering(order)
+        assert sorted(map(id, found)) == sorted(map(id, rows))
+        assert len(plan.sort(order)[0]) == 4
+    assert plan.answering([blind]) == [blind]
 
 
 def test_a_failed_cell_ends_a_watch_only_when_nobody_may_try_it_again(tmp_path: Path, config: Path) -> None:

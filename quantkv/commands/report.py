@@ -71,7 +71,7 @@ def _chosen(
     from quantkv.watching.planned import Plan
 
     plan = Plan(config, folder)
-    mine = {id(row) for row in plan.sort(rows)[0]}
+    mine = {id(row) for row in plan.answering(rows)}
     chosen = [row for row in rows if id(row) in mine]
     return current_names(chosen, plan.settings), plan.settings.report
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from quantkv.report.parts import fingerprint_of
 from quantkv.sweep.answers import answers, place
 from quantkv.sweep.config import load_config
 from quantkv.sweep.costs import Past
@@ -25,20 +26,43 @@ class Plan:
 
     def sort(self, rows: Iterable[Row]) -> tuple[list[Row], list[Cell]]:
         """The best row of each planned cell, and the cells that have none."""
-        by_place: dict[tuple[str, ...], list[Row]] = {}
-        for row in rows:
-            by_place.setdefault(place(row["kind"], row["requested"]), []).append(row)
         mine, without = [], []
-        for cell in self.cells:
-            near = by_place.get(place(cell.kind, cell.requested()), [])
-            own = [row for row in near if answers(row, cell)]
+        for cell, own in self._answered(rows):
             if own:
-                mine.append(max(own, key=lambda row: RANK.index(row["status"])))
+                mine.append(max(own, key=_rank))
             else:
                 without.append(cell)
         return mine, without
+
+    def answering(self, rows: Iterable[Row]) -> list[Row]:
+        """The best rows of each planned cell, one of each checkpoint that has stood under the model's name:
+        which of them stands there now is not known without reading it."""
+        return [row for _, own in self._answered(rows) for row in own]
+
+    def _answered(self, rows: Iterable[Row]) -> Iterator[tuple[Cell, list[Row]]]:
+        by_place: dict[tuple[str, ...], list[Row]] = {}
+        for row in rows:
+            by_place.setdefault(place(row["kind"], row["requested"]), []).append(row)
+        for cell in self.cells:
+            near = by_place.get(place(cell.kind, cell.requested()), [])
+            yield cell, _of_each_checkpoint([row for row in near if answers(row, cell)])
 
     def seconds(self, cells: Iterable[Cell]) -> tuple[float, dict[str, int]]:
         """What these cells take one after the other, going by finished rows, and how many there are of kinds
         of which none tells."""
         return Past(self.settings).seconds(cells)
+
+
+def _of_each_checkpoint(rows: Iterable[Row]) -> list[Row]:
+    """The best row of each; one that never saw its model is told only where there is no other."""
+    best: dict[str, Row] = {}
+    for row in sorted(rows, key=_rank, reverse=True):
+        best.setdefault(fingerprint_of(row), row)
+    blind = best.get("")
+    if blind is not None and blind["status"] != "ok" and len(best) > 1:
+        del best[""]
+    return list(best.values())
+
+
+def _rank(row: Row) -> int:
+    return RANK.index(row["status"])
