@@ -80,7 +80,7 @@ def test_a_refused_call_changes_nothing(name: str) -> None:
     for step in before:
         cache.activate_past_recording() if step == "record" else fill(pair, step)
     held, table = observed(cache), cache.describe()
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=says or None):
         call(cache)
     agree(held, observed(cache), "changed")
     told = [column for column in table if column != "materialized"]
