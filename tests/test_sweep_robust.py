@@ -276,6 +276,16 @@ def test_a_checkpoint_that_is_refused_costs_its_own_cells(tmp_path: Path) -> Non
     assert "without a tokenizer" in rows["mute"]["reason"]
 
 
+def test_a_context_too_short_for_a_question_costs_its_own_cells(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"schema": 1, "models": ["random-llama"], "formats": ["int8-head"]}
+    settings |= {"contexts": [192, 320], "retrieval": {"tasks": ["needle"], "samples": 1, "depths": [0.5]}}
+    settings |= {"run": {"out": str(tmp_path)}}
+    summary = run_sweep(validate(settings), console=Console(file=io.StringIO()))
+    rows = {row["requested"]["context"]: row for row in read_rows(tmp_path)}
+    assert {context: row["status"] for context, row in rows.items()} == {192: "failed", 320: "ok"}
+    assert "longer context" in rows[192]["reason"] and summary.exit_code == 3
+
+
 def test_a_worker_that_dies_before_the_sweep_has_begun_is_one_message(tmp_path: Path) -> None:
     settings = config(tmp_path, "ok")
     with pytest.raises(QuantKVError, match="cannot measure here: the worker ended with exit code 9"):

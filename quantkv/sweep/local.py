@@ -87,10 +87,8 @@ class LocalSession:
             facts["rules"] = {name: origin.version for name, origin in own.items()}
         if (fitted := self._fitted(cell)) is not None and fitted.reasons:
             facts["exact_layers"] = list(fitted.reasons)
-        if cell.kind == "quality":
-            return facts | {"tokens": self._digest(cell)}
-        if cell.kind in BEHAVIOUR:
-            return facts | {"tokens": self.behaviour.digest(cell)}
+        if cell.kind in ("quality", *BEHAVIOUR):
+            return facts | {"tokens": self._tokens(cell)}
         return facts | {"threads": self._threads(cell.kind), "machine": self._machine}
 
     def check(self, cell: Cell) -> None:
@@ -241,6 +239,14 @@ class LocalSession:
         assert self.sweep.quality is not None
         settings = self.sweep.quality.protocol
         return settings.with_prefill(prefill or settings.prefill[0])
+
+    def _tokens(self, cell: Cell) -> str:
+        """SHA-256 over the tokens that the cell reads. A text or a context too short for them costs the cell,
+        not the sweep."""
+        try:
+            return self._digest(cell) if cell.kind == "quality" else self.behaviour.digest(cell)
+        except QuantKVError as error:
+            raise MeasureError(str(error)) from error
 
     def _digest(self, cell: Cell) -> str:
         windows = torch.stack(self._plan(cell.seed).at(cell.context))
