@@ -62,7 +62,7 @@ def _examine(model: Any) -> OnePass | str:
         return "it computes attention itself, or with other keys and values than it caches"
     if not _alike(logits, expected):
         return "it computes with cached keys or values outside attention"
-    with attention(model, stock_attention(model)):
+    with fused_attention(model):
         if not _alike(forward(model, _ids(), keep=TOKENS).double(), expected):
             return "without a cache it gives other logits, without any format"
     if not any(hasattr(layer, "conv_states") for layer in looker.cache.layers):
