@@ -4,56 +4,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from quantkv.registration import announce
-
-__version__ = "0.1.0"
+from quantkv.version import __version__
 
 _HOMES = {
-    "CacheSpec": "spec",
-    "TensorSpec": "spec",
-    "parse_spec": "spec_text",
-    "presets": "named",
-    "QuantizedCache": "cache",
-    "cache_argument": "cache",
-    "use": "using",
-    "register": "hooks",
-    "simulate": "evaluation.simulate",
-    "perplexity": "evaluation.perplexity",
-    "evaluate": "evaluation.evaluate",
-    "retrieval": "evaluation.behaviour",
-    "long_generation": "evaluation.behaviour",
-    "curves": "evaluation.curves",
-    "inspect": "evaluation.inside.inspection",
-    "check": "evaluation.gate.run",
+    "CacheSpec": "spec.specs",
+    "TensorSpec": "spec.specs",
+    "parse_spec": "spec.text",
+    "presets": "spec.named",
+    "QuantizedCache": "cache.quantized",
+    "cache_argument": "cache.quantized",
+    "use": "cache.using",
+    "register": "cache.hooks",
+    "simulate": "decode_exact.simulate",
+    "perplexity": "measurements.quality.run",
+    "evaluate": "sweep.evaluate",
+    "retrieval": "sweep.evaluate_behaviour",
+    "long_generation": "sweep.evaluate_behaviour",
+    "curves": "measurements.quality.curves",
+    "inspect": "measurements.inside.inspection",
+    "check": "checking.run",
     "compare": "comparison",
     "plan": "planner",
     "load_model": "models",
     "load_text": "data",
-    "load_results": "sweep.results",
+    "load_results": "rows.files",
     "QuantKVError": "errors",
     "UnsupportedError": "errors",
 }
 __all__ = [*_HOMES, "__version__"]
 
 if TYPE_CHECKING:
-    from quantkv.cache import QuantizedCache, cache_argument
+    from quantkv.cache.hooks import register
+    from quantkv.cache.quantized import QuantizedCache, cache_argument
+    from quantkv.cache.using import use
+    from quantkv.checking.run import check
     from quantkv.comparison import compare
     from quantkv.data import load_text
+    from quantkv.decode_exact.simulate import simulate
     from quantkv.errors import QuantKVError, UnsupportedError
-    from quantkv.evaluation.behaviour import long_generation, retrieval
-    from quantkv.evaluation.curves import curves
-    from quantkv.evaluation.evaluate import evaluate
-    from quantkv.evaluation.gate.run import check
-    from quantkv.evaluation.inside.inspection import inspect
-    from quantkv.evaluation.perplexity import perplexity
-    from quantkv.evaluation.simulate import simulate
-    from quantkv.hooks import register
+    from quantkv.measurements.inside.inspection import inspect
+    from quantkv.measurements.quality.curves import curves
+    from quantkv.measurements.quality.run import perplexity
     from quantkv.models import load_model
-    from quantkv.named import presets
     from quantkv.planner import plan
-    from quantkv.spec import CacheSpec, TensorSpec
-    from quantkv.spec_text import parse_spec
-    from quantkv.sweep.results import load_results
-    from quantkv.using import use
+    from quantkv.rows.files import load_results
+    from quantkv.spec.named import presets
+    from quantkv.spec.specs import CacheSpec, TensorSpec
+    from quantkv.spec.text import parse_spec
+    from quantkv.sweep.evaluate import evaluate
+    from quantkv.sweep.evaluate_behaviour import long_generation, retrieval
 
 
 def __getattr__(name: str) -> Any:

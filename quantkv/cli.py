@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from quantkv.bench.cli import app as bench
+from quantkv.commands.bench import app as bench
 from quantkv.commands.check import check
 from quantkv.commands.compare import compare
 from quantkv.commands.describe import describe
@@ -22,12 +22,12 @@ from quantkv.commands.paper import paper
 from quantkv.commands.plan import plan
 from quantkv.commands.report import report
 from quantkv.commands.results import results
-from quantkv.commands.streams import READER_GONE, drop_output, prepare
 from quantkv.commands.sweep import sweep
 from quantkv.commands.version import options
 from quantkv.commands.watch import watch
 from quantkv.errors import QuantKVError
-from quantkv.report.escapes import visible
+from quantkv.wording.escapes import visible
+from quantkv.wording.streams import READER_GONE, drop_output, prepare
 
 
 class Commands(TyperGroup):

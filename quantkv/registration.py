@@ -2,7 +2,8 @@
 transformers nor torch for it.
 
 Where transformers' interfaces are loaded already, the names are registered at once; else the import that
-loads them does it. What is registered loads the functions of `quantkv.hooks` when a model first calls it.
+loads them does it. What is registered loads the functions of `quantkv.cache.hooks` when a model first calls
+it.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def _register() -> None:
 
 
 def _attention(*args: Any, **kwargs: Any) -> Any:
-    from quantkv.hooks import quantkv_attention
+    from quantkv.cache.hooks import quantkv_attention
 
     return quantkv_attention(*args, **kwargs)
 
 
 def _mask(*args: Any, **kwargs: Any) -> Any:
-    from quantkv.hooks import quantkv_mask
+    from quantkv.cache.hooks import quantkv_mask
 
     return quantkv_mask(*args, **kwargs)
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
-from quantkv.spec import CacheSpec, TensorSpec
-from quantkv.spec_text import parse_spec
+from quantkv.spec.specs import CacheSpec, TensorSpec
+from quantkv.spec.text import parse_spec
 from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, TensorStore, page_layout
 from quantkv.store.bytes import tensor_nbytes
 
@@ -145,9 +145,9 @@ def check_kernel(tensor: TensorSpec, window: Window, lanes: Lanes) -> None:
 def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> None:
     """One decode-exact pass equals decoding token by token through the real cache, within 1e-6 in
     log-probability (float64)."""
-    from quantkv.cache import QuantizedCache, cache_argument
-    from quantkv.evaluation.simulate import simulate
-    from quantkv.hooks import fused_attention
+    from quantkv.cache.hooks import fused_attention
+    from quantkv.cache.quantized import QuantizedCache, cache_argument
+    from quantkv.decode_exact.simulate import simulate
     from quantkv.models import load_model
 
     model, _ = load_model("random-llama", dtype="float64")

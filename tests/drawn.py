@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from quantkv.report.summary import Study, studies
+from quantkv.studies.study import Study, studies
 
 
 def only(rows: list[dict[str, Any]]) -> Study:

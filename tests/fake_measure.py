@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantkv.errors import UnsupportedError
-from quantkv.evaluation.rows import build_row
+from quantkv.rows.row import build_row
 from quantkv.sweep.config import ModelEntry, Sweep, validate
 from quantkv.sweep.grid import Cell
 

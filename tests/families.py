@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from quantkv.architectures import tiny_model
-from quantkv.models.quiet import quiet
+from quantkv.quiet import quiet
+from quantkv.support.architectures import tiny_model
 
 
 def family_model(family: str, **settings: Any) -> Any:

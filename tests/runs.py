@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv import cache_argument
-from quantkv.hooks import register
+from quantkv.cache.hooks import register
 
 IMPLEMENTATIONS = ("sdpa", "eager", "quantkv")
 

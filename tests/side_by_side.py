@@ -21,7 +21,7 @@ from transformers import AutoConfig
 from transformers.cache_utils import DynamicCache
 
 from quantkv import QuantizedCache, QuantKVError
-from quantkv.layer import QuantizedLayer
+from quantkv.cache.layer import QuantizedLayer
 
 WINDOW, KERNEL = 12, 4
 _FOUR: dict[str, Any] = {

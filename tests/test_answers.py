@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PaliGemmaForConditionalGeneration
 
 from quantkv import QuantizedCache, cache_argument
-from quantkv.architectures import tiny_model
+from quantkv.support.architectures import tiny_model
 
 CALLS = (20, 1, 8)
 SAMPLE = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quantkv.architectures import INTRODUCTION, NO_PASS, Support, examine, markdown
-from quantkv.modes import MODES, Seen
+from quantkv.support.architectures import INTRODUCTION, NO_PASS, Support, examine, markdown
+from quantkv.support.modes import MODES, Seen
 
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
 SAMPLE = {

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quantkv import QuantKVError, parse_spec
 from quantkv.attention import KVHandle, attend
-from quantkv.hooks import PlainReadable
+from quantkv.cache.hooks import PlainReadable
 from quantkv.policy import Window
 from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 

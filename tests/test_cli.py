@@ -230,7 +230,7 @@ def test_a_report_file_that_cannot_be_written_is_said_after_the_numbers(
 
 
 def test_formats_lists_every_preset_unshortened() -> None:
-    from quantkv.named import presets
+    from quantkv.spec.named import presets
 
     result = quantkv_command("formats")
     lines = {line.split()[0]: line.split() for line in result.output.splitlines()[1:]}
@@ -242,7 +242,7 @@ def test_formats_lists_every_preset_unshortened() -> None:
 def test_describe_predicts_the_bytes_the_cache_then_holds() -> None:
     import torch
 
-    from quantkv.cache import QuantizedCache
+    from quantkv.cache.quantized import QuantizedCache
     from quantkv.models import random_model
 
     config = random_model("random-llama").config

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from quantkv.cli import app
 from quantkv.commands.completion import FORMATS, MODELS
 from quantkv.commands.exits import EXITS
-from quantkv.sweep.results import write_row
+from quantkv.rows.files import write_row
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "pandas", "matplotlib")
@@ -81,7 +81,7 @@ def test_models_and_commands_complete() -> None:
 def test_the_completed_names_are_all_there_are() -> None:
     from quantkv.models import RANDOM_MODELS
     from quantkv.models.packaged import PACKAGED_MODELS
-    from quantkv.named import presets
+    from quantkv.spec.named import presets
 
     assert list(FORMATS) == list(presets())
     assert list(MODELS) == [*PACKAGED_MODELS, *RANDOM_MODELS]
@@ -104,7 +104,7 @@ def test_exit_codes_are_told_by_the_help_and_by_the_docs() -> None:
 
 def test_every_code_a_command_ends_with_is_in_the_list() -> None:
     from quantkv.comparison.outcome import EXIT_FAILED, EXIT_WORSE
-    from quantkv.evaluation.gate.verdict import Verdict
+    from quantkv.instruments.verdict import Verdict
     from quantkv.sweep.summary import Summary
 
     failed, stopped = Summary(Path(), counts={"ok": 0, "failed": 1}), Summary(Path(), interrupted=True)

@@ -20,8 +20,8 @@ from quantkv.cli import app
 from quantkv.comparison.intervals import Estimate, unpaired_difference, unpaired_factor
 from quantkv.comparison.table import comparison_lines
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.hits import wilson
-from quantkv.sweep.results import write_row
+from quantkv.instruments.proportions import wilson
+from quantkv.rows.files import write_row
 
 Row = dict[str, Any]
 TOKENS = 128

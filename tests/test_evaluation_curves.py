@@ -8,10 +8,10 @@ from rows import quality_row, sweep_rows
 
 import quantkv
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.evaluate import Evaluation
 from quantkv.report.plots import can_draw, draw
-from quantkv.report.summary import studies
-from quantkv.sweep.results import write_row
+from quantkv.rows.files import write_row
+from quantkv.studies.study import studies
+from quantkv.sweep.evaluate import Evaluation
 
 SHIPPED = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkv.evaluation import divergence
-from quantkv.evaluation.divergence import compare, kl_divergence, log_softmax, top_overlap
+from quantkv.instruments import divergence
+from quantkv.instruments.divergence import compare, kl_divergence, log_softmax, top_overlap
 
 
 def logits_of(*probabilities: list[float]) -> torch.Tensor:

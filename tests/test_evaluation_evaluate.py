@@ -7,8 +7,9 @@ import pytest
 from quantkv import evaluate, load_model, parse_spec
 from quantkv.data import Text
 from quantkv.errors import QuantKVError
-from quantkv.evaluation import METRIC_VERSIONS, timing
-from quantkv.evaluation.rows import SCHEMA
+from quantkv.instruments import timing
+from quantkv.rows.row import SCHEMA
+from quantkv.rows.versions import METRIC_VERSIONS
 
 TEXT = Text("words", "the quick brown fox jumps over the lazy dog. " * 60, "f" * 64, "made up")
 SMALL = "int4-head+r8+f16+s2+k8"

@@ -21,11 +21,11 @@ from quantkv import (
     perplexity,
     retrieval,
 )
+from quantkv.checking.judge import judge
 from quantkv.data import Text
-from quantkv.evaluation.divergence import compare, finite
-from quantkv.evaluation.gate.judge import judge
-from quantkv.evaluation.gate.verdict import Thresholds, Verdict
-from quantkv.evaluation.inside.inspection import inspect
+from quantkv.instruments.divergence import compare, finite
+from quantkv.instruments.verdict import Thresholds, Verdict
+from quantkv.measurements.inside.inspection import inspect
 
 TEXT = Text("words", "the quick brown fox jumps over the lazy dog. " * 60, "f" * 64, "made up")
 SPEC = "int4-head+r8+f16"

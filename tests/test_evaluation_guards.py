@@ -9,13 +9,13 @@ from rich.console import Console
 
 from quantkv import evaluate, load_model, parse_spec, perplexity
 from quantkv.data import Text
+from quantkv.decode_exact.simulation import Simulation
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.perplexity import quality_block
-from quantkv.evaluation.simulation import Simulation
-from quantkv.evaluation.windows import make_windows
+from quantkv.instruments.windows import make_windows
+from quantkv.measurements.quality.run import quality_block
 from quantkv.models import random_model
+from quantkv.rows.files import read_rows
 from quantkv.sweep.config import validate
-from quantkv.sweep.results import read_rows
 from quantkv.sweep.runner import run_sweep
 
 IDS = torch.randint(0, 256, (1500,), generator=torch.Generator().manual_seed(5))

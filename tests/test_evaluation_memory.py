@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from quantkv.errors import UnsupportedError
-from quantkv.evaluation import memory, memory_worker, peaks
-from quantkv.evaluation.memory import WorkerError, memory_cell
+from quantkv.measurements.memory import peaks
+from quantkv.measurements.memory import run as memory
+from quantkv.measurements.memory import worker as memory_worker
+from quantkv.measurements.memory.run import WorkerError, memory_cell
 
 OPTIONS = {"name": "random-llama", "dtype": torch.float32}
 ELEMENTS_PER_TOKEN = 2 * 2 * 2 * 32  # keys and values, layers, heads, head_dim of random-llama
@@ -91,7 +93,7 @@ def test_each_phase_has_its_own_peak():
 
 FRAGMENTS = """
 import torch
-from quantkv.evaluation import peaks
+from quantkv.measurements.memory import peaks
 MIB = 1 << 18  # float32
 del (large := [torch.ones(30 * MIB)])[:]  # from here on glibc would take such blocks from its heap
 held = [torch.ones(MIB) for _ in range(64)]
@@ -128,7 +130,7 @@ def test_a_worker_that_takes_too_long_is_stopped():
 
 PARENT = """
 import torch
-from quantkv.evaluation.memory import memory_cell
+from quantkv.measurements.memory.run import memory_cell
 memory_cell({"name": "random-llama"}, "dynamic", context=64, steps=100_000)
 """
 

@@ -11,7 +11,7 @@ from runs import token_ids
 
 from quantkv import check, evaluate, long_generation, perplexity, retrieval, simulate
 from quantkv.data import Text
-from quantkv.evaluation.inside.inspection import inspect
+from quantkv.measurements.inside.inspection import inspect
 from quantkv.models import byte_tokenizer, random_model
 
 TEXT = Text("words", "the quick brown fox jumps over the lazy dog. " * 60, "f" * 64, "made up")

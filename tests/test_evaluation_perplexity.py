@@ -5,9 +5,9 @@ import torch
 
 from quantkv import QuantizedCache, cache_argument, parse_spec, perplexity
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.divergence import compare
-from quantkv.evaluation.perplexity import quality_block
-from quantkv.evaluation.windows import make_windows
+from quantkv.instruments.divergence import compare
+from quantkv.instruments.windows import make_windows
+from quantkv.measurements.quality.run import quality_block
 from quantkv.models import random_model
 
 CONTEXT, SCORE = 96, 16

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from quantkv.evaluation.divergence import TokenScores
-from quantkv.evaluation.positions import by_position
+from quantkv.instruments.divergence import TokenScores
+from quantkv.measurements.quality.positions import by_position
 
 
 def scores(kl: list[float], gap: float = 0.5) -> TokenScores:

@@ -9,8 +9,8 @@ import torch
 from quantkv import QuantizedCache, cache_argument, evaluate, load_model, parse_spec, perplexity
 from quantkv.data import Text
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.perplexity import quality_block
-from quantkv.evaluation.protocols import Protocol, make_protocol
+from quantkv.measurements.quality.protocols import Protocol, make_protocol
+from quantkv.measurements.quality.run import quality_block
 from quantkv.models import random_model
 from quantkv.policy import Window
 

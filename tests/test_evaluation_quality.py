@@ -9,11 +9,11 @@ import torch
 
 from quantkv import parse_spec
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.checks import check_effect, check_exercised, flagged
-from quantkv.evaluation.divergence import TokenScores
-from quantkv.evaluation.protocols import Protocol
-from quantkv.evaluation.quality import Bits, Tally, summarise
-from quantkv.evaluation.rows import build_row, plain
+from quantkv.instruments.divergence import TokenScores
+from quantkv.measurements.quality.checks import check_effect, check_exercised, flagged
+from quantkv.measurements.quality.protocols import Protocol
+from quantkv.measurements.quality.section import Bits, Tally, summarise
+from quantkv.rows.row import build_row, plain
 
 
 def scores(

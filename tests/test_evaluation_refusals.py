@@ -10,10 +10,10 @@ from transformers import DynamicCache
 
 from quantkv import QuantKVError, cache_argument, evaluate, load_model, long_generation, retrieval, simulate
 from quantkv.data import Text
-from quantkv.evaluation.protocols import make_protocol
-from quantkv.evaluation.simulate import protocol_calls
-from quantkv.evaluation.speed import speed_block
+from quantkv.decode_exact.simulate import protocol_calls
 from quantkv.harness.prefill import ContextPrefill
+from quantkv.measurements.quality.protocols import make_protocol
+from quantkv.measurements.speed.run import speed_block
 
 TEXT = Text("words", "the quick brown fox jumps over the lazy dog. " * 60, "f" * 64, "made up")
 IDS = torch.randint(5, 200, (1, 140), generator=torch.Generator().manual_seed(3))

@@ -5,10 +5,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from quantkv import perplexity
-from quantkv.evaluation.divergence import kl_divergence
-from quantkv.evaluation.perplexity import quality_block
-from quantkv.evaluation.scale import bf16_twin, no_bf16_twin
-from quantkv.evaluation.windows import make_windows
+from quantkv.instruments.divergence import kl_divergence
+from quantkv.instruments.windows import make_windows
+from quantkv.measurements.quality.bf16_twin import bf16_twin, no_bf16_twin
+from quantkv.measurements.quality.run import quality_block
 from quantkv.models import random_model
 
 IDS = torch.randint(0, 256, (900,), generator=torch.Generator().manual_seed(3))

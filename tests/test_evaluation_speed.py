@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from quantkv.errors import QuantKVError
-from quantkv.evaluation import timing
-from quantkv.evaluation.speed import feed_tokens, speed_block
-from quantkv.evaluation.speed_summary import Bandwidth, Timings, speed_section, top1_agreement
+from quantkv.instruments import timing
+from quantkv.measurements.speed.run import feed_tokens, speed_block
+from quantkv.measurements.speed.section import Bandwidth, Timings, speed_section, top1_agreement
 from quantkv.models import random_model
 
 IDS = torch.randint(0, 256, (500,), generator=torch.Generator().manual_seed(7))

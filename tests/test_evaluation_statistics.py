@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from quantkv.evaluation import statistics
-from quantkv.evaluation.statistics import median_interval, percentile_99, ratio, window_interval
+from quantkv.instruments import statistics
+from quantkv.instruments.statistics import median_interval, percentile_99, ratio, window_interval
 
 SKEWED = [1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 7.0, 10.0]
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.windows import make_windows, scored_length, whole_windows, window
+from quantkv.instruments.windows import make_windows, scored_length, whole_windows, window
 
 IDS = torch.arange(100, 1100)
 BOS = 7

@@ -15,19 +15,19 @@ from typer.testing import CliRunner
 
 import quantkv
 from quantkv import QuantKVError, parse_spec
-from quantkv.cli import app
-from quantkv.data import Text
-from quantkv.evaluation.gate.advice import advice, alternatives, layer_ranges
-from quantkv.evaluation.gate.judge import judge
-from quantkv.evaluation.gate.reasons import (
+from quantkv.checking.advice import advice, alternatives, layer_ranges
+from quantkv.checking.judge import judge
+from quantkv.checking.reasons import (
     Diagnosis,
     blamed_tensors,
     heavy_layers,
     hot_keys,
     layer_words,
 )
-from quantkv.evaluation.gate.run import FormatCheck, fitted
-from quantkv.evaluation.gate.verdict import Finding, Thresholds, Verdict
+from quantkv.checking.run import FormatCheck, fitted
+from quantkv.cli import app
+from quantkv.data import Text
+from quantkv.instruments.verdict import Finding, Thresholds, Verdict
 from quantkv.models import byte_tokenizer, random_model
 
 WINDOW = "+r8+f16+s2+k0"
@@ -103,9 +103,9 @@ def test_what_numbers_say(tiny_llama, change, verdict, words):
 
 
 def test_a_format_without_kernels_and_one_without_an_engine(tiny_llama, monkeypatch):
-    monkeypatch.setattr("quantkv.cache.QuantizedCache.engine", "reference")
+    monkeypatch.setattr("quantkv.cache.quantized.QuantizedCache.engine", "reference")
     for isa, verdict in (("v3", Verdict.CAUTION), (None, Verdict.FIT)):
-        monkeypatch.setattr("quantkv.evaluation.gate.judge.native.isa", lambda isa=isa: isa)
+        monkeypatch.setattr("quantkv.checking.judge.native.isa", lambda isa=isa: isa)
         (found,) = [
             f for f in judge(GOOD, tiny_llama, parse_spec("int4-head"), Thresholds()) if "engine" in f.words
         ]

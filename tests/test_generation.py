@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantkv
-from quantkv.cache import QuantizedCache
+from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.choosing import Choice
-from quantkv.evaluation.generation import generation_block
-from quantkv.evaluation.texts import equal_share, first_divergence, repeated_share
+from quantkv.measurements.generation.choosing import Choice
+from quantkv.measurements.generation.run import generation_block
+from quantkv.measurements.generation.texts import equal_share, first_divergence, repeated_share
 from quantkv.models import random_model
 from quantkv.models.synthetic import byte_tokenizer
 

@@ -14,8 +14,8 @@ from runs import token_ids, with_attention
 from transformers import AttentionMaskInterface
 
 from quantkv import QuantizedCache, UnsupportedError, cache_argument, simulate
-from quantkv.architectures import tiny_model
-from quantkv.hooks import quantkv_attention, register
+from quantkv.cache.hooks import quantkv_attention, register
+from quantkv.support.architectures import tiny_model
 
 EXACT = "exact+r8+f4+s2+k8"
 SWITCHED_AND_LOADED = """
@@ -61,7 +61,7 @@ def test_importing_quantkv_is_enough(order: str) -> None:
 def test_importing_quantkv_loads_neither_torch_nor_transformers() -> None:
     in_a_new_process(
         "import sys, quantkv\n"
-        "assert not {'torch', 'transformers', 'numpy', 'quantkv.hooks'} & sys.modules.keys()\n"
+        "assert not {'torch', 'transformers', 'numpy', 'quantkv.cache.hooks'} & sys.modules.keys()\n"
         "import json, email.parser, importlib.util\n"  # other imports go on as they did
         "assert importlib.util.find_spec('no_such_module') is None\n"
         "assert importlib.util.find_spec('transformers').loader is not None"

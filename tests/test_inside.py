@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError
-from quantkv.architectures import tiny_model
 from quantkv.cli import app
-from quantkv.evaluation.inside.capture import capture
-from quantkv.evaluation.inside.prediction import (
+from quantkv.measurements.inside.capture import capture
+from quantkv.measurements.inside.prediction import (
     damage_table,
     layer_damage,
     predicted_damage,
     rank_correlation,
 )
 from quantkv.models import random_model
+from quantkv.support.architectures import tiny_model
 
 IDS = torch.randint(256, (160,), generator=torch.Generator().manual_seed(0))
 WINDOW = "+r8+f16+s2"

@@ -9,9 +9,9 @@ import torch
 from transformers import DynamicCache, LlamaConfig
 
 from quantkv import QuantizedCache
-from quantkv.evaluation.inside.capture import Seen
-from quantkv.evaluation.inside.errors import exact_output, layer_errors, relative_rms
-from quantkv.evaluation.inside.held import Held, held
+from quantkv.measurements.inside.capture import Seen
+from quantkv.measurements.inside.errors import exact_output, layer_errors, relative_rms
+from quantkv.measurements.inside.what_is_read import Held, held
 
 OPTIONS = {"mask": None, "causal": True, "scaling": None, "softcap": None, "sink_logits": None}
 

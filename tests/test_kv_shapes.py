@@ -11,11 +11,12 @@ from runs import live_bytes, logits_in_calls, plain_cache, token_ids, with_atten
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from quantkv import QuantizedCache, QuantKVError, architectures, parse_spec
-from quantkv.kv_shapes import kv_shapes
-from quantkv.models.quiet import quiet
+from quantkv import QuantizedCache, QuantKVError, parse_spec
+from quantkv.cache.kv_shapes import kv_shapes
 from quantkv.planner import plan
 from quantkv.planner.probe import probe
+from quantkv.quiet import quiet
+from quantkv.support import architectures
 from quantkv.sweep.fitting import fit
 
 WINDOW = "+r8+f8+s2+k8"

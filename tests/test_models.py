@@ -25,11 +25,11 @@ from quantkv.models import (
     random_model,
 )
 from quantkv.models.identity import describe_precision
-from quantkv.models.quiet import quiet
+from quantkv.quiet import quiet
+from quantkv.rows.files import read_rows
 from quantkv.sweep.config import validate
 from quantkv.sweep.grid import expand
 from quantkv.sweep.local import LocalSession
-from quantkv.sweep.results import read_rows
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 

@@ -15,7 +15,7 @@ from test_attention import causal_mask, naive
 from quantkv import QuantKVError, native, parse_spec
 from quantkv.attention import attend
 from quantkv.attention import native as engine
-from quantkv.layer import QuantizedLayer
+from quantkv.cache.layer import QuantizedLayer
 
 pytestmark = pytest.mark.skipif(native.isa() is None, reason="the native engine is not here")
 ISAS = native.kernels().usable_isas() if native.isa() else []

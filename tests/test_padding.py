@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, EncoderDecoderCache
 
 from quantkv import QuantizedCache, QuantKVError, cache_argument, simulate
-from quantkv.architectures import tiny_model
-from quantkv.padding import counted_padding
+from quantkv.cache.padding import counted_padding
+from quantkv.support.architectures import tiny_model
 
 EXACT = "exact+r8+f4+s2+k8+sliding"
 LOSSY = "k.int8-channel@g16+v.int8-head+r8+f16+s2+k8+sliding"

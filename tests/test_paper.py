@@ -15,11 +15,11 @@ from rows import MODEL, quality_row, sweep_rows
 from typer.testing import CliRunner
 
 from quantkv.cli import app
+from quantkv.commands.paper_files import settings_of, write_paper
 from quantkv.errors import QuantKVError
 from quantkv.report.extras import inspections_in
-from quantkv.report.paper import settings_of, write_paper
 from quantkv.report.write import write_report
-from quantkv.sweep.results import read_rows
+from quantkv.rows.files import read_rows
 
 FACTS = {
     "model": MODEL,

@@ -11,15 +11,15 @@ import torch
 from transformers import DynamicCache
 
 from quantkv import QuantizedCache, evaluate
+from quantkv.arms.arm import new_cache, parse_format
+from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.arms import new_cache, parse_format
-from quantkv.evaluation.divergence import kl_divergence, log_softmax
-from quantkv.evaluation.huggingface import cache_shapes, fill
-from quantkv.evaluation.literal import literal, packed_share
-from quantkv.evaluation.memory import memory_cell
-from quantkv.evaluation.perplexity import perplexity, quality_block
-from quantkv.evaluation.simulate import simulate
-from quantkv.evaluation.windows import make_windows
+from quantkv.instruments.divergence import kl_divergence, log_softmax
+from quantkv.instruments.huggingface import cache_shapes, fill
+from quantkv.instruments.windows import make_windows
+from quantkv.measurements.memory.run import memory_cell
+from quantkv.measurements.quality.run import perplexity, quality_block
+from quantkv.measurements.quality.token_by_token import literal, packed_share
 from quantkv.models import random_model
 from quantkv.peers import Peer, parse_peer, worker
 from quantkv.peers.stock import STOCK
@@ -208,7 +208,7 @@ def test_a_peer_that_keeps_floats_is_called_simulated(
 def test_a_peer_without_effect_is_an_error(tiny_llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference's own logits, to the last bit, cannot come from a lossy cache."""
     peer = available("transformers-fp8")
-    monkeypatch.setattr("quantkv.evaluation.literal.torch.equal", lambda *_: True)
+    monkeypatch.setattr("quantkv.measurements.quality.token_by_token.torch.equal", lambda *_: True)
     found = arms_of(tiny_llama, {"theirs": peer})["theirs"]
     assert found["status"] == "failed" and "changed no logit" in found["reason"]
 

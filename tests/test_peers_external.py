@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from quantkv.cli import app
 from quantkv.errors import QuantKVError
-from quantkv.peers.external import external_rows, import_file
-from quantkv.report.best import best_labels
-from quantkv.report.columns import shown_columns
-from quantkv.report.summary import studies
 from quantkv.report.tables import markdown_table
-from quantkv.sweep.results import load_results, read_rows
+from quantkv.rows.files import load_results, read_rows
+from quantkv.rows.published import external_rows, import_file
+from quantkv.studies.best import best_labels
+from quantkv.studies.columns import shown_columns
+from quantkv.studies.study import studies
 
 ENTRY = {"model": "M", "format": "KIVI-2", "context": 2048, "perplexity": 5.5, "bits_packed": 2.25}
 

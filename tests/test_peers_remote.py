@@ -10,13 +10,13 @@ import psutil
 import pytest
 import torch
 
+from quantkv.arms.arm import new_cache
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.arms import new_cache
-from quantkv.evaluation.literal import LiteralArm
-from quantkv.evaluation.perplexity import quality_block
-from quantkv.evaluation.protocols import make_protocol
-from quantkv.evaluation.scoring import Scorer
-from quantkv.evaluation.windows import make_windows
+from quantkv.instruments.windows import make_windows
+from quantkv.measurements.quality.protocols import make_protocol
+from quantkv.measurements.quality.run import quality_block
+from quantkv.measurements.quality.scoring import Scorer
+from quantkv.measurements.quality.token_by_token import LiteralArm
 from quantkv.models import random_model
 from quantkv.peers import parse_peer, remote
 from quantkv.peers.versions import check_peer, versions
@@ -189,7 +189,7 @@ def test_a_wrong_entry_stops_the_sweep(entry: Any, complaint: str, tmp_path: Pat
 
 def test_one_sweep_measures_ours_and_theirs(python: str, tmp_path: Path) -> None:
     """Rows of one study: the same windows, protocol and table, and provenance of the other interpreter."""
-    from quantkv.report.summary import studies
+    from quantkv.studies.study import studies
 
     (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 60)
     sweep = settings(

@@ -19,10 +19,9 @@ from typer.testing import CliRunner, Result
 
 import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, parse_spec
-from quantkv.architectures import tiny_model
+from quantkv.cache.footprint import Footprint, LayerShape, TensorShape, cache_footprint
 from quantkv.cli import app
-from quantkv.evaluation.memory_worker import measure, weights_bytes
-from quantkv.footprint import Footprint, LayerShape, TensorShape, cache_footprint
+from quantkv.measurements.memory.worker import measure, weights_bytes
 from quantkv.models import random_model
 from quantkv.planner import plan
 from quantkv.planner.configs import load_config
@@ -30,6 +29,7 @@ from quantkv.planner.planning import largest, longest
 from quantkv.planner.probe import probe
 from quantkv.planner.sizes import both_sizes, machine_memory, parse_size
 from quantkv.planner.table import plan_table
+from quantkv.support.architectures import tiny_model
 
 FAMILIES = (
     "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "mistral", "phi3", "gpt2", "falcon", "gpt_bigcode",
@@ -420,7 +420,7 @@ def test_the_figure_has_a_line_per_format_and_the_limit(tmp_path: Path, kind: st
 
 
 def test_the_figure_shows_what_was_planned() -> None:
-    from quantkv.report.plan_figure import draw_plan
+    from quantkv.planner.figure import draw_plan
 
     found = plan("random-llama", ["int4-head"], memory="10MB", batch=2)
     (ax,) = draw_plan(found).axes

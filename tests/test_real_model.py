@@ -17,8 +17,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.masking_utils import sdpa_mask
 
 from quantkv import CacheSpec, QuantizedCache, cache_argument, load_text, parse_spec, simulate
+from quantkv.cache.hooks import fused_attention, quantkv_attention
 from quantkv.data import tokenize
-from quantkv.hooks import fused_attention, quantkv_attention
 
 CONTEXT, STEPS = 512, 64
 IN_FLOAT32 = ("fp16", "bf16", "fp8-e4m3", "int8-channel", "int4-head", "kivi-2")

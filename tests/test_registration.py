@@ -26,11 +26,11 @@ from quantkv.codecs.registry import FAMILIES
 from quantkv.data import load_text
 from quantkv.plugins import ImportedFile, Origin, import_file
 from quantkv.policy import POLICIES, Length, Window, register_policy
+from quantkv.rows.files import read_rows
 from quantkv.sweep.config import load_config, validate
 from quantkv.sweep.executors import apart
 from quantkv.sweep.grid import expand
 from quantkv.sweep.local import LocalSession
-from quantkv.sweep.results import read_rows
 from quantkv.sweep.rules import rules
 from quantkv.sweep.runner import Tried, work
 from quantkv.sweep.summary import Summary

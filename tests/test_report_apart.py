@@ -17,14 +17,14 @@ from quantkv.cli import app
 from quantkv.comparison import compare
 from quantkv.comparison.table import comparison_lines
 from quantkv.report import terminal_table, write_report
-from quantkv.report.behaviour.groups import groups
-from quantkv.report.captions import caption
 from quantkv.report.html.alerts import alerts
 from quantkv.report.html.grid import grids
 from quantkv.report.html.index import results
 from quantkv.report.html.tasks import task_rows
-from quantkv.report.parts import differing, titles
-from quantkv.report.summary import studies, summary_frame
+from quantkv.studies.captions import caption
+from quantkv.studies.groups import groups
+from quantkv.studies.study import studies, summary_frame
+from quantkv.wording.parts import differing, titles
 
 OLD, NEW = "a" * 64, "b" * 64
 

@@ -10,9 +10,14 @@ import pytest
 from drawn import extents, legend_labels
 from rich.console import Console
 
-from quantkv.evaluation.inside.inspection import Inspection
-from quantkv.report.channels import channel_figure, damage_figure, error_figure, shown_layers
-from quantkv.report.inspection import error_table, outlier_table, write_inspection
+from quantkv.measurements.inside.channel_figure import (
+    channel_figure,
+    damage_figure,
+    error_figure,
+    shown_layers,
+)
+from quantkv.measurements.inside.files import error_table, outlier_table, write_inspection
+from quantkv.measurements.inside.inspection import Inspection
 from quantkv.report.plots import rendered
 
 LAYERS, HEADS, WIDTH = 5, 2, 3

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from rows import speed_row
 
-from quantkv.report.crossover import turning_point
+from quantkv.measurements.speed.crossover_figure import turning_point
 from quantkv.report.plots import can_draw, draw
 
 

@@ -10,10 +10,10 @@ import pytest
 from drawn import extents, overlap
 from matplotlib.figure import Figure
 
-from quantkv.report.behaviour.groups import groups
-from quantkv.report.behaviour.heatmap import needle_figure
-from quantkv.report.channels import error_figure
-from quantkv.report.style import WIDTHS
+from quantkv.drawing.style import WIDTHS
+from quantkv.measurements.inside.channel_figure import error_figure
+from quantkv.measurements.retrieval.needle_figure import needle_figure
+from quantkv.studies.groups import groups
 
 LONG = "k.int8-channel@g32+v.int4-head+r128+s4+l0-3.fp16+l-4--1.int8-head"
 FORMATS = ("fp16", "int8-channel", "int8-head", "int4-head", "kivi-4", "kivi-2", LONG)

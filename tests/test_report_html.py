@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import failed_row, memory_row, quality_row, row, speed_row, sweep_rows
 
+from quantkv.drawing.style import STYLES, styles_for
 from quantkv.report import write_report
 from quantkv.report.html import page
 from quantkv.report.html.alerts import alerts
@@ -24,7 +25,6 @@ from quantkv.report.html.joined import JOINED
 from quantkv.report.html.limits import limits
 from quantkv.report.html.looks import DARK_BACKGROUND, MIN_CONTRAST, contrast, dark_color, looks, outline
 from quantkv.report.html.words import words
-from quantkv.report.style import STYLES, styles_for
 
 SMOLLM2 = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"
 FIVE_MB = 5_000_000

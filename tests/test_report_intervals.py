@@ -15,13 +15,13 @@ from test_paper import retrieval_row
 from quantkv.comparison import compare
 from quantkv.comparison.table import comparison_lines
 from quantkv.report import terminal_table, write_report
-from quantkv.report.behaviour.tables import behaviour_tables
-from quantkv.report.captions import caption
+from quantkv.report.behaviour_tables import behaviour_tables
 from quantkv.report.html.data import payload
 from quantkv.report.html.index import results
-from quantkv.report.names import FIGURES
-from quantkv.report.summary import studies
 from quantkv.report.tables import latex_table, markdown_table
+from quantkv.studies.captions import caption
+from quantkv.studies.names import FIGURES
+from quantkv.studies.study import studies
 
 ENDS = ("delta_nll_low", "delta_nll_high", "kl_low", "kl_high", "ratio_low", "ratio_high")
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from quantkv.report import numbers
-from quantkv.report.numbers import DASH
+from quantkv.wording import numbers
+from quantkv.wording.numbers import DASH
 
 
 @pytest.mark.parametrize(

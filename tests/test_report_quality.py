@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rows import quality_row, sweep_rows
 
-from quantkv.report.captions import caption
-from quantkv.report.columns import shown_columns
-from quantkv.report.summary import Study, studies, summary_frame
 from quantkv.report.tables import markdown_table
 from quantkv.report.write import write_report
-from quantkv.sweep.results import read_rows
+from quantkv.rows.files import read_rows
+from quantkv.studies.captions import caption
+from quantkv.studies.columns import shown_columns
+from quantkv.studies.study import Study, studies, summary_frame
 
 SHIPPED = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"
 

@@ -7,11 +7,11 @@ import itertools
 
 import pytest
 
-from quantkv.named import presets
-from quantkv.report.families import distance, family
+from quantkv.drawing.families import distance, family
+from quantkv.drawing.style import BASELINE, STYLES, styles_for
 from quantkv.report.html.looks import looks
-from quantkv.report.style import BASELINE, STYLES, styles_for
-from quantkv.spec_text import parse_spec
+from quantkv.spec.named import presets
+from quantkv.spec.text import parse_spec
 
 HUES = {"8 bits": (185, 235), "4 bits": (10, 50), "fp8": (315, 350), "mixed": (45, 82), "kivi": (135, 175)}
 """What a reader calls blue, orange or brown, wine, olive and green, in degrees."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rows import Row, failed_row, memory_row, quality_row, speed_row, sweep_rows
 
-from quantkv.report.summary import Study, studies, summary_frame
+from quantkv.studies.study import Study, studies, summary_frame
 
 
 def record(study: Study, label: str, context: int) -> dict[str, Any]:

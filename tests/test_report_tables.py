@@ -10,14 +10,14 @@ from rich.console import Console
 from rows import failed_row, memory_row, quality_row, speed_row, sweep_rows
 from test_paper import retrieval_row
 
-from quantkv.report.best import best_labels
-from quantkv.report.captions import caption, marks
-from quantkv.report.columns import COLUMNS
-from quantkv.report.numbers import DASH
-from quantkv.report.summary import COLUMNS as SUMMARY_COLUMNS
-from quantkv.report.summary import Study, studies
 from quantkv.report.tables import csv, latex_table, markdown_table
 from quantkv.report.terminal import terminal_table
+from quantkv.studies.best import best_labels
+from quantkv.studies.captions import caption, marks
+from quantkv.studies.columns import COLUMNS
+from quantkv.studies.study import COLUMNS as SUMMARY_COLUMNS
+from quantkv.studies.study import Study, studies
+from quantkv.wording.numbers import DASH
 
 
 def only(rows: list[dict]) -> Study:

@@ -11,8 +11,8 @@ from rows import memory_row, quality_row, sweep_rows
 from quantkv.errors import QuantKVError
 from quantkv.report import write_report
 from quantkv.report.plots import draw_together
-from quantkv.report.summary import studies
 from quantkv.report.together import drawable, joints, markdown_together, said_together
+from quantkv.studies.study import studies
 from quantkv.sweep.config import Report
 
 FORMATS = ("int4-head", "kivi-4")

@@ -14,8 +14,8 @@ from rows import failed_row, quality_row, sweep_rows
 
 from quantkv.errors import QuantKVError
 from quantkv.report import write_report
-from quantkv.report.names import FIGURES, KINDS_OF, TITLES
 from quantkv.report.plots import FIGURES as DRAWABLE
+from quantkv.studies.names import FIGURES, KINDS_OF, TITLES
 from quantkv.sweep.config import Report
 
 

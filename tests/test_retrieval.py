@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantkv
-from quantkv.cache import QuantizedCache
+from quantkv.cache.quantized import QuantizedCache
+from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.answers import Answered, answer, calls_after, prefilled
-from quantkv.evaluation.hits import beats_chance, paired_p_value, wilson
-from quantkv.evaluation.questions import Question, make_questions
-from quantkv.evaluation.reading import check_packed, packed_read_fraction
-from quantkv.evaluation.retrieval import retrieval_block
-from quantkv.evaluation.retrieval_section import Retrieval, summarise
-from quantkv.evaluation.simulate import simulate
-from quantkv.evaluation.tasks import Sample
+from quantkv.instruments.proportions import beats_chance, paired_p_value, wilson
+from quantkv.measurements.answers import Answered, answer, calls_after, prefilled
+from quantkv.measurements.packed_reads import check_packed, packed_read_fraction
+from quantkv.measurements.retrieval.questions import Question, make_questions
+from quantkv.measurements.retrieval.run import retrieval_block
+from quantkv.measurements.retrieval.section import Retrieval, summarise
+from quantkv.measurements.retrieval.tasks import Sample
 from quantkv.models import random_model
 from quantkv.models.synthetic import byte_tokenizer
 

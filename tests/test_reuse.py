@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
-import quantkv.saving
+import quantkv.cache.saving
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument
-from quantkv.architectures import tiny_model
 from quantkv.models import random_model
+from quantkv.support.architectures import tiny_model
 
 PREFIX, REST = 90, 25
 
@@ -130,7 +130,7 @@ def test_another_spec_version_or_file_is_refused(
     filled(model, "int4-head", token_ids(1, 50)).save(tmp_path / "c")
     with pytest.raises(QuantKVError, match="holds int4-head, not int8-head"):
         QuantizedCache.load(tmp_path / "c", model.config, "int8-head")
-    monkeypatch.setattr(quantkv.saving, "FORMAT_VERSION", 99)
+    monkeypatch.setattr(quantkv.cache.saving, "FORMAT_VERSION", 99)
     with pytest.raises(QuantKVError, match="format version 3, this is version 99"):
         QuantizedCache.load(tmp_path / "c", model.config)
     (tmp_path / "text").write_text("no cache")

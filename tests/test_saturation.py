@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from quantkv import QuantizedCache, check, evaluate, load_model, parse_spec
-from quantkv.cache import cache_argument
+from quantkv.arms.arm import effective
+from quantkv.cache.quantized import cache_argument
 from quantkv.codecs import saturated
 from quantkv.data import Text, bos_id, tokenize
-from quantkv.evaluation.arms import effective
-from quantkv.evaluation.windows import make_windows
+from quantkv.instruments.windows import make_windows
 
 BEYOND = [
     # spec, the largest value, scales and zeros at the end of their range for 2 heads of 3 tokens

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv import CacheSpec, QuantizedCache, QuantKVError, cache_argument, parse_spec, simulate
-from quantkv.evaluation.simulate import protocol_calls
+from quantkv.decode_exact.simulate import protocol_calls
 from quantkv.models import random_model
 
 LIMIT = 1e-6

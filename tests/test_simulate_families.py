@@ -22,14 +22,14 @@ from quantkv import (
     retrieval,
     simulate,
 )
-from quantkv.architectures import tiny_model
 from quantkv.data import Text
-from quantkv.evaluation.answers import prefilled
-from quantkv.evaluation.huggingface import keeping_cache
-from quantkv.evaluation.one_pass import one_pass
-from quantkv.evaluation.reading import packed_read_fraction
+from quantkv.decode_exact.one_pass import one_pass
+from quantkv.instruments.huggingface import keeping_cache
+from quantkv.measurements.answers import prefilled
+from quantkv.measurements.packed_reads import packed_read_fraction
 from quantkv.models import byte_tokenizer
-from quantkv.models.quiet import quiet
+from quantkv.quiet import quiet
+from quantkv.support.architectures import tiny_model
 
 SPEC = "int4-head+r8+f4+s2+sliding"
 SPECS = (SPEC, "k.int4-channel@g16+r8+f16+v.int4-head+r4+f4+s2+k8+sliding")

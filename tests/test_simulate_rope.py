@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, perplexity, simulate
-from quantkv.evaluation.simulate import protocol_calls
+from quantkv.decode_exact.simulate import protocol_calls
 
 SPEC = "int4-head+r8+f4+s2+sliding"
 SWITCH = 40

@@ -212,8 +212,8 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     model, ids = random_model("random-gemma3", dtype=torch.float64), token_ids(2, 300)
     results = []
     for most, scores in ((8, 2**22), (37, 2**22), (128, 1), (1000, 2**30)):
-        monkeypatch.setattr("quantkv.evaluation.decode_exact.MOST_QUERIES", most)
-        monkeypatch.setattr("quantkv.evaluation.decode_exact.BLOCK_SCORES", scores)
+        monkeypatch.setattr("quantkv.decode_exact.split_attention.MOST_QUERIES", most)
+        monkeypatch.setattr("quantkv.decode_exact.split_attention.BLOCK_SCORES", scores)
         with simulate(model, "kivi-2+r8+f32+s2+sliding", prefill=[50, 7]):
             results.append(model(ids, use_cache=False).logits.log_softmax(-1))
     assert all((result - results[0]).abs().max() <= 1e-10 for result in results)

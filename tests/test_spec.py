@@ -14,7 +14,7 @@ import quantkv
 from quantkv import CacheSpec, QuantKVError, TensorSpec, parse_spec, presets
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.registry import SHARING_WORDS
-from quantkv.spec import LayerRange
+from quantkv.spec.specs import LayerRange
 
 WORDS = ("token-head", "token", "token-all", "channel", "chunk-head", "chunk")
 PUBLIC = (

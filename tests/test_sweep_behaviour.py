@@ -12,8 +12,8 @@ from rich.console import Console
 
 from quantkv.errors import QuantKVError
 from quantkv.report import terminal_table, write_report
+from quantkv.rows.files import load_results, read_rows
 from quantkv.sweep.grid import blocks, expand
-from quantkv.sweep.results import load_results, read_rows
 from quantkv.sweep.runner import run_sweep
 
 Raw = dict[str, Any]
@@ -162,8 +162,8 @@ def _retrieval_row(format: str, hits: int, verdict: str | None, depths: list[Raw
 
 
 def test_the_heat_map_shows_the_share_of_right_answers_at_each_depth() -> None:
-    from quantkv.report.behaviour.groups import groups
-    from quantkv.report.behaviour.heatmap import needle_figure
+    from quantkv.measurements.retrieval.needle_figure import needle_figure
+    from quantkv.studies.groups import groups
 
     depths = [{"depth": d, "n": 2, "hits": h, "hits_ref": 2} for d, h in ((0.1, 0), (0.9, 1))]
     rows = [_retrieval_row("int4-head", 1, "worse", depths), _retrieval_row("kivi-2", 1, None, depths)]
@@ -175,7 +175,7 @@ def test_the_heat_map_shows_the_share_of_right_answers_at_each_depth() -> None:
 
 
 def test_rows_of_other_protocols_or_models_stand_apart() -> None:
-    from quantkv.report.behaviour.groups import groups
+    from quantkv.studies.groups import groups
 
     rows = [_retrieval_row("a", 1, "worse", []) for _ in range(4)]
     rows[1]["protocol"] = rows[1]["protocol"] | {"tail": 200}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quantkv.sweep import claims as module
-from quantkv.sweep.claims import Claims, is_stale, prepare_folder
+from quantkv.rows import claims as module
+from quantkv.rows.claims import Claims, is_stale, prepare_folder
 
 
 def claim_file(claims: Claims, key: str = "k") -> Path:

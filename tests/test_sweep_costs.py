@@ -11,12 +11,11 @@ from typer.testing import CliRunner
 
 import quantkv.planner.sizes
 from quantkv.cli import app
-from quantkv.evaluation import METRIC_VERSIONS
 from quantkv.planner.sizes import Memory
+from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
 from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.costs import Past, cell_costs
 from quantkv.sweep.grid import Cell, expand
-from quantkv.sweep.versions import CODEC_VERSION
 
 TOKEN = 2 * 2 * 2 * 32 * 4
 """Bytes of one exact token of random-llama: two layers, keys and values, two heads of 32 in float32."""

@@ -15,13 +15,13 @@ from rich.console import Console
 
 import quantkv
 from quantkv import native
-from quantkv.evaluation.perplexity import quality_block
-from quantkv.named import presets
+from quantkv.measurements.quality.run import quality_block
+from quantkv.rows.files import read_rows
+from quantkv.spec.named import presets
 from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.engines import keyed_engine, same_number
 from quantkv.sweep.grid import expand
 from quantkv.sweep.local import LocalMeasure
-from quantkv.sweep.results import read_rows
 from quantkv.sweep.runner import run_sweep
 from quantkv.sweep.summary import Summary
 

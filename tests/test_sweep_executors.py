@@ -19,11 +19,11 @@ from fake_measure import FakeMeasure, sweep
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.orphan import lifeline
+from quantkv.instruments.processes import lifeline
+from quantkv.rows.files import Row, read_rows, strict_json
 from quantkv.sweep.config import Ray, Sweep, validate
 from quantkv.sweep.executors.ray import placement
 from quantkv.sweep.grid import blocks, expand
-from quantkv.sweep.results import Row, read_rows, strict_json
 from quantkv.sweep.runner import run_sweep
 from quantkv.sweep.shards import of_shard, planned
 from quantkv.sweep.summary import Summary, together

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quantkv import architectures
 from quantkv.errors import QuantKVError
 from quantkv.models.synthetic import byte_tokenizer
 from quantkv.peers import parse_peer
-from quantkv.spec_text import parse_spec
+from quantkv.rows.files import read_rows
+from quantkv.spec.text import parse_spec
+from quantkv.support import architectures
 from quantkv.sweep.config import Policy, validate
 from quantkv.sweep.fitting import fit, without_effect
 from quantkv.sweep.local import LocalMeasure
-from quantkv.sweep.results import read_rows
 from quantkv.sweep.runner import run_sweep
 
 GROUPS = "int4-token@g32+r8+f8+s2+sliding"

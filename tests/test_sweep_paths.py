@@ -10,7 +10,7 @@ import pytest
 
 from quantkv.data import load_text
 from quantkv.errors import QuantKVError
-from quantkv.sweep.claims import prepare_folder
+from quantkv.rows.claims import prepare_folder
 from quantkv.sweep.config import Sweep, load_config
 from quantkv.sweep.executors import apart
 from quantkv.sweep.grid import expand

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quantkv.errors import QuantKVError
-from quantkv.sweep.results import load_results, read_rows, row_name, strict_json, to_frame, write_row
+from quantkv.rows.files import load_results, read_rows, row_name, strict_json, to_frame, write_row
 from quantkv.sweep.runner import Tried
 
 REQUESTED = {"model": "m", "revision": None, "dtype": "float32", "attn": "quantkv", "format": "int8-head"}

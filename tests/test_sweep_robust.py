@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 import quantkv.sweep.process
 from quantkv.cli import app
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.orphan import lifeline
+from quantkv.instruments.processes import lifeline
 from quantkv.models import load_model
+from quantkv.rows.files import Row, read_rows
 from quantkv.sweep import failures
 from quantkv.sweep.config import validate
 from quantkv.sweep.process import ProcessMeasure
-from quantkv.sweep.results import Row, read_rows
 from quantkv.sweep.runner import run_sweep
 from quantkv.sweep.summary import Summary
 

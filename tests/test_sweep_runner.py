@@ -17,9 +17,9 @@ from fake_measure import FakeMeasure, sweep
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
-from quantkv.sweep.claims import Claims
+from quantkv.rows.claims import Claims
+from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.grid import Cell, expand
-from quantkv.sweep.results import read_rows, write_row
 from quantkv.sweep.runner import run_sweep
 from quantkv.sweep.summary import Summary
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fake_measure import FakeMeasure, sweep
 
-from quantkv.evaluation.awake import LONGEST_SECONDS, TICK_SECONDS, output
+from quantkv.instruments.awake import LONGEST_SECONDS, TICK_SECONDS, output
+from quantkv.rows.files import read_rows
 from quantkv.sweep.failures import CellTimeout
 from quantkv.sweep.grid import expand
 from quantkv.sweep.process import ProcessSession
-from quantkv.sweep.results import read_rows
 from quantkv.sweep.runner import run_sweep
 from quantkv.sweep.timing import CellClock
 

@@ -12,11 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from quantkv.cli import app
-from quantkv.evaluation import METRIC_VERSIONS
+from quantkv.rows.files import Row, write_row
+from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
 from quantkv.sweep.config import validate
 from quantkv.sweep.grid import Cell, expand
-from quantkv.sweep.results import Row, write_row
-from quantkv.sweep.versions import CODEC_VERSION
 
 FACTS = {"fingerprint": "f", "codecs": CODEC_VERSION}
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.questions import digest, make_prompts, make_questions
-from quantkv.evaluation.tasks import (
+from quantkv.measurements.retrieval.questions import digest, make_prompts, make_questions
+from quantkv.measurements.retrieval.tasks import (
     HEAD,
     TAIL,
     Haystack,

@@ -15,11 +15,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from quantkv.cli import app
-from quantkv.commands import streams
 from quantkv.errors import QuantKVError
+from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.config import validate
-from quantkv.sweep.results import read_rows, write_row
 from quantkv.sweep.runner import run_sweep
+from quantkv.wording import streams
 
 HERE = Path(__file__).parent
 WILD = "no\x1b[2J room\nleft\x00\x07 \udc80\u202e"

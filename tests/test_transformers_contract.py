@@ -14,11 +14,12 @@ from runs import logits_in_calls, token_ids, with_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from quantkv import QuantizedCache, modes, use
+from quantkv import QuantizedCache, use
 from quantkv.attention import attend
-from quantkv.layer import QuantizedLayer
+from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.sliding import QuantizedSlidingLayer
 from quantkv.models import random_model
-from quantkv.sliding import QuantizedSlidingLayer
+from quantkv.support import modes
 
 PAIRS = [
     (QuantizedLayer, CacheLayerMixin), (QuantizedLayer, DynamicLayer),

@@ -24,8 +24,8 @@ from typer.testing import CliRunner, Result
 
 from quantkv.cli import app
 from quantkv.errors import QuantKVError
-from quantkv.sweep.claims import STALE_SECONDS, Claims
-from quantkv.sweep.results import read_rows, write_row
+from quantkv.rows.claims import STALE_SECONDS, Claims
+from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.runner import run_sweep
 from quantkv.watching.claimed import read_claims, workers
 from quantkv.watching.planned import Plan

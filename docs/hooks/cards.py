@@ -19,13 +19,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from quantkv import load_results, presets
+from quantkv.cache.footprint import Footprint, LayerShape, TensorShape
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.registry import SHARING_MEANING
-from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL
-from quantkv.footprint import Footprint, LayerShape, TensorShape
-from quantkv.named import scheme_of
-from quantkv.report.numbers import DASH, compact, compact_interval, percent
-from quantkv.spec import CacheSpec, TensorSpec
+from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL
+from quantkv.spec.named import scheme_of
+from quantkv.spec.specs import CacheSpec, TensorSpec
+from quantkv.wording.numbers import DASH, compact, compact_interval, percent
 
 HEADS, WIDTHS, LENGTHS = 4, (64, 128), (128, 512, 2048, 8192)
 ROWS = Path(__file__).parents[2] / "experiments" / "quality" / "rows"

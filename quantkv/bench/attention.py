@@ -33,10 +33,10 @@ from quantkv.bench.rounds import (
     take_turns,
     timed_row,
 )
+from quantkv.cache.layer import QuantizedLayer
 from quantkv.cores import cores
 from quantkv.errors import QuantKVError
-from quantkv.layer import QuantizedLayer
-from quantkv.spec import CacheSpec
+from quantkv.spec.specs import CacheSpec
 from quantkv.store import View
 
 BASELINE, FOLDED = "sdpa fp32 grouped", "sdpa fp32 folded"

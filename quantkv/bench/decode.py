@@ -1,6 +1,6 @@
 """Decoding and prefilling a whole model with each cache, beside DynamicCache in the same race.
 
-The protocol is the one of `quantkv.evaluation.speed`: blocks of 8 steps, the first dropped, arms in random
+The protocol is that of `quantkv.measurements.speed.run`: blocks of 8 steps, the first dropped, arms in random
 order in every round, ratios round by round.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from quantkv.arms.arm import BASELINE, failure
 from quantkv.bench.attention import FORMATS
 from quantkv.bench.machine import Limits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
@@ -23,13 +24,12 @@ from quantkv.bench.rounds import Progress, check_counts, check_threads, quiet, r
 from quantkv.bench.stock import stock_lanes
 from quantkv.bench.work import ModelWork, cache_bytes
 from quantkv.errors import QuantKVError, first_line
-from quantkv.evaluation import huggingface as hf
-from quantkv.evaluation import timing
-from quantkv.evaluation.arms import BASELINE, failure
-from quantkv.evaluation.speed import FILLS, Lane, Race, feed_tokens
-from quantkv.evaluation.speed_summary import speed_section
-from quantkv.report.numbers import significant
-from quantkv.spec import CacheSpec
+from quantkv.instruments import huggingface as hf
+from quantkv.instruments import timing
+from quantkv.measurements.speed.run import FILLS, Lane, Race, feed_tokens
+from quantkv.measurements.speed.section import speed_section
+from quantkv.spec.specs import CacheSpec
+from quantkv.wording.numbers import significant
 
 BLOCK = 8
 FLUSHES = 2

@@ -18,9 +18,9 @@ import torch
 
 from quantkv import native
 from quantkv.errors import QuantKVError
-from quantkv.evaluation import timing
-from quantkv.evaluation.provenance import provenance
-from quantkv.evaluation.speed_summary import MAX_DRIFT
+from quantkv.instruments import timing
+from quantkv.measurements.speed.section import MAX_DRIFT
+from quantkv.rows.provenance import provenance
 
 PROBE_BYTES = 1 << 30
 """The probe reads this much, more than processor caches hold (an eighth of free memory at most)."""

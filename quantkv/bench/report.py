@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from quantkv.arms.formats import parse_format
 from quantkv.bench.machine import Limits, Probe, description
 from quantkv.errors import QuantKVError
-from quantkv.spec import CacheSpec
-from quantkv.sweep.formats import parse_format
+from quantkv.spec.specs import CacheSpec
 
 SCHEMA = 1
 FEW_ROUNDS = 10

@@ -14,8 +14,8 @@ import torch
 from quantkv.bench.machine import Limits
 from quantkv.cores import cores
 from quantkv.errors import QuantKVError
-from quantkv.evaluation import timing
-from quantkv.evaluation.statistics import median_interval
+from quantkv.instruments import timing
+from quantkv.instruments.statistics import median_interval
 
 Numbers = dict[str, float | None]
 Progress = Callable[[str], None]

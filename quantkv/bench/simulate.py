@@ -27,10 +27,11 @@ from quantkv.bench.rounds import (
     timed_row,
 )
 from quantkv.bench.work import ModelWork
-from quantkv.evaluation import huggingface as hf
-from quantkv.evaluation import peaks, timing
-from quantkv.evaluation.simulate import simulate
-from quantkv.spec import CacheSpec
+from quantkv.decode_exact.simulate import simulate
+from quantkv.instruments import huggingface as hf
+from quantkv.instruments import timing
+from quantkv.measurements.memory import peaks
+from quantkv.spec.specs import CacheSpec
 
 PLAIN = "plain, sdpa"
 FORMATS = ("int4-head", "kivi-2")

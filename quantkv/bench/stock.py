@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quantkv.errors import UnsupportedError
-from quantkv.evaluation.speed import Lane
+from quantkv.measurements.speed.run import Lane
 from quantkv.peers import parse_peer
 from quantkv.peers.stock import GROUP
 from quantkv.peers.versions import check_installed

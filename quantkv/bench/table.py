@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from quantkv.report.numbers import DASH, compact, percent, significant
+from quantkv.wording.numbers import DASH, compact, percent, significant
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -139,7 +139,7 @@ def markdown(report: Row) -> str:
 
 def print_report(report: Row, console: Console) -> None:
     """The report on a terminal, never squeezed: a cut name would name nothing."""
-    from quantkv.commands.wide import print_wide
+    from quantkv.wording.wide import print_wide
 
     plain = {"highlight": False, "markup": False, "soft_wrap": True}
     console.print(header(report), **plain)  # type: ignore[arg-type]

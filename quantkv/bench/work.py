@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from quantkv.evaluation import huggingface as hf
+from quantkv.instruments import huggingface as hf
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def cache_bytes(cache: Any, work: ModelWork, tokens: int, itemsize: int) -> int:
     read them.
     """
     from quantkv.bench.stock import BITS, GROUP
-    from quantkv.cache import QuantizedCache
+    from quantkv.cache.quantized import QuantizedCache
 
     elements = work.elements(tokens)
     if isinstance(cache, QuantizedCache):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkv.commands.arguments import Formats, Json, Model
-from quantkv.commands.streams import new_console
-from quantkv.evaluation.gate.verdict import CAUTION_KL, UNFIT_KL, Thresholds
+from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL, Thresholds
+from quantkv.wording.streams import new_console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quantkv.evaluation.gate.run import Check, FormatCheck
+    from quantkv.checking.run import Check, FormatCheck
 
 
 def check(
@@ -30,13 +30,13 @@ def check(
 ) -> None:
     """Is a format fit for a model? Exits with 0 fit, 10 caution, 11 unfit, 3 not measured; the worst one."""
 
-    from quantkv.sweep.formats import parse_format
+    from quantkv.arms.formats import parse_format
 
     thresholds = Thresholds(fit, caution)
     specs = {name: parse_format(name) for name in formats}
     console = new_console(stderr=True)
     with console.status("starting") as status:
-        from quantkv.evaluation.gate.run import check as measure
+        from quantkv.checking.run import check as measure
         from quantkv.models import load_model
 
         loaded, tokenizer = load_model(model, dtype=dtype)

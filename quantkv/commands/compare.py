@@ -10,8 +10,8 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.completion import complete_format
-from quantkv.commands.streams import new_console
-from quantkv.commands.wide import print_wide
+from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_wide
 
 
 def compare(

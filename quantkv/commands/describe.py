@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from quantkv.commands.arguments import Format, Json, Model
-from quantkv.commands.streams import new_console
-from quantkv.commands.wide import print_wide
+from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_wide
 
 
 def describe(

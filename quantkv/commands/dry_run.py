@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from quantkv.commands.wide import print_wide
+from quantkv.wording.wide import print_wide
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,8 +7,8 @@ import json
 import typer
 
 from quantkv.commands.arguments import Json
-from quantkv.commands.streams import new_console
-from quantkv.commands.wide import print_wide
+from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_wide
 
 
 def formats(as_json: Json = False) -> None:

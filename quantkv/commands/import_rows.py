@@ -20,7 +20,7 @@ def import_rows(
     as_json: Json = False,
 ) -> None:
     """Import numbers that others measured; reports show them apart and never rank them."""
-    from quantkv.peers.external import import_file
+    from quantkv.rows.published import import_file
 
     written = import_file(file, out, source)
     if as_json:

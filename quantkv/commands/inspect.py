@@ -11,14 +11,14 @@ import typer
 
 from quantkv.commands.arguments import Json, Model
 from quantkv.commands.completion import complete_format
-from quantkv.commands.streams import new_console
 from quantkv.errors import QuantKVError
+from quantkv.wording.streams import new_console
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from quantkv.spec import CacheSpec
+    from quantkv.spec.specs import CacheSpec
 
 
 def inspect(
@@ -45,7 +45,7 @@ def inspect(
 ) -> None:
     """Look inside: errors per layer and head, channel statistics, magnitude plots, predicted damage."""
 
-    from quantkv.sweep.formats import parse_format
+    from quantkv.arms.formats import parse_format
 
     if out.exists() and not out.is_dir():
         raise QuantKVError(f"--out {out} is a file: name a folder")
@@ -53,7 +53,7 @@ def inspect(
     console = new_console(stderr=as_json)
     with console.status("starting"):
         from quantkv.data import load_text
-        from quantkv.evaluation.inside.inspection import inspect as look
+        from quantkv.measurements.inside.inspection import inspect as look
         from quantkv.models import load_model
 
         loaded, tokenizer = load_model(model, dtype=dtype)
@@ -84,7 +84,7 @@ def _measured(
     model: Any, tok: Any, specs: Mapping[str, CacheSpec], text: str, context: int, windows: int
 ) -> dict[str, float]:
     """Mean KL by format, of those that could be measured."""
-    from quantkv.evaluation.evaluate import evaluate
+    from quantkv.sweep.evaluate import evaluate
 
     if not windows or not specs:
         return {}
@@ -101,8 +101,8 @@ def _report(
     console: Console | None,
 ) -> None:
     """Write the files, and say what is in them: on the console, or as JSON without one."""
-    from quantkv.report.channels import shown_layers
-    from quantkv.report.inspection import write_inspection
+    from quantkv.measurements.inside.channel_figure import shown_layers
+    from quantkv.measurements.inside.files import write_inspection
 
     damage, correlation = _damage(seen, kl)
     facts |= {"context": seen.context, "queries": seen.queries, "rank_correlation": correlation}
@@ -118,8 +118,8 @@ def _report(
 
 
 def _print(seen: Any, damage: pd.DataFrame, correlation: float | None, console: Console) -> None:
-    from quantkv.commands.wide import print_wide
-    from quantkv.report.inspection import error_table, outlier_table
+    from quantkv.measurements.inside.files import error_table, outlier_table
+    from quantkv.wording.wide import print_wide
 
     print_wide(outlier_table(seen.statistics), console)
     if len(damage):
@@ -131,7 +131,7 @@ def _print(seen: Any, damage: pd.DataFrame, correlation: float | None, console: 
 
 def _told(seen: Any, damage: pd.DataFrame, facts: dict[str, Any], paths: list[Path]) -> dict[str, Any]:
     """What the tables in the files hold, channel by channel excepted."""
-    from quantkv.sweep.results import strict_json
+    from quantkv.rows.files import strict_json
 
     frames = {"damage": damage.reset_index(), "errors": seen.errors, "statistics": seen.statistics}
     told = facts | {name: frame.to_dict("records") for name, frame in frames.items()}
@@ -142,7 +142,7 @@ def _damage(seen: Any, kl: dict[str, float]) -> tuple[pd.DataFrame, float | None
     """Predicted beside measured damage, and their rank correlation."""
     import pandas as pd
 
-    from quantkv.evaluation.inside.prediction import damage_table, rank_correlation
+    from quantkv.measurements.inside.prediction import damage_table, rank_correlation
 
     if not len(seen.errors):
         return pd.DataFrame(columns=["predicted", "kl_mean"]).rename_axis("format"), None

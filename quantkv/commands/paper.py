@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from quantkv.commands.arguments import Json
-from quantkv.commands.streams import new_console
 from quantkv.errors import QuantKVError
+from quantkv.wording.streams import new_console
 
 
 def paper(
@@ -21,7 +21,7 @@ def paper(
 ) -> None:
     """Make every figure and table of a folder of studies again, from their rows alone."""
 
-    from quantkv.report.paper import write_paper
+    from quantkv.commands.paper_files import write_paper
 
     console = new_console(stderr=as_json)
 

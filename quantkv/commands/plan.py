@@ -10,8 +10,8 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.completion import complete_format, complete_model
-from quantkv.commands.streams import new_console
-from quantkv.commands.wide import print_wide
+from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_wide
 
 
 def plan(
@@ -67,7 +67,7 @@ def plan(
             revision=revision,
         )
     if figure is not None:
-        from quantkv.report.plan_figure import write_plan_figure
+        from quantkv.planner.figure import write_plan_figure
 
         write_plan_figure(found, figure)
     if as_json:

@@ -10,8 +10,8 @@ import typer
 
 from quantkv.commands.arguments import Json
 from quantkv.commands.reporting import Written, print_report
-from quantkv.commands.streams import new_console
 from quantkv.errors import QuantKVError
+from quantkv.wording.streams import new_console
 
 if TYPE_CHECKING:
     from quantkv.sweep.config import Report
@@ -41,7 +41,7 @@ def report(
 ) -> None:
     """Write tables, figures and a page from the results in a folder."""
 
-    from quantkv.sweep.results import read_rows
+    from quantkv.rows.files import read_rows
 
     problems: list[str] = []
     rows, chosen = _chosen(read_rows(folder, warn=problems.append), folder, config)
@@ -78,8 +78,8 @@ def _chosen(
 
 def _told(rows: list[dict[str, Any]], written: Written) -> dict[str, Any]:
     """The table of the report, every number in full, with the files."""
-    from quantkv.report.summary import summary_frame
-    from quantkv.sweep.results import strict_json
+    from quantkv.rows.files import strict_json
+    from quantkv.studies.study import summary_frame
 
     records = summary_frame(rows).to_dict("records")
     return {

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.streams import new_console
-from quantkv.commands.wide import print_wide
 from quantkv.errors import QuantKVError
-from quantkv.report.escapes import one_line
+from quantkv.wording.escapes import one_line
+from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_wide
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkv.sweep.upkeep import Stored
+    from quantkv.rows.upkeep import Stored
 
 Words = list[str] | None
 KINDS = ("quality", "retrieval", "generation", "speed", "memory")
@@ -39,7 +39,7 @@ def results(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
 ) -> None:
     """List the rows of a folder, verify them, or prune those that newer versions would measure again."""
-    from quantkv.sweep.upkeep import problems, stored
+    from quantkv.rows.upkeep import problems, stored
 
     if prune and verify:
         raise QuantKVError("give --prune or --verify, not both")
@@ -109,7 +109,7 @@ def _checkpoints(chosen: list[Stored]) -> Iterator[str]:
 def _table(chosen: list[Stored]) -> Table:
     from rich.table import Table
 
-    from quantkv.report.parts import asked_of, differing, short
+    from quantkv.wording.parts import asked_of, differing, short
 
     more = [name for name in differing(entry.row for entry in chosen) if name != "model"]
     names = ("kind", "model", *more, "format", "context", "batch", "status", "measured", "reason")
@@ -124,7 +124,7 @@ def _table(chosen: list[Stored]) -> Table:
 
 
 def _prune(chosen: list[Stored], yes: bool, as_json: bool) -> None:
-    from quantkv.sweep.upkeep import older, outdated
+    from quantkv.rows.upkeep import older, outdated
 
     other = [(entry, words) for entry in chosen if (words := outdated(entry.row)) is not None]
     old = [(entry, words) for entry, words in other if older(entry.row)]

@@ -10,7 +10,7 @@ import typer
 
 from quantkv.commands.arguments import Imports, Json, import_files
 from quantkv.commands.reporting import Written, print_report
-from quantkv.commands.streams import new_console
+from quantkv.wording.streams import new_console
 
 if TYPE_CHECKING:
     from rich.console import Console

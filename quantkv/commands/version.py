@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from quantkv import __version__
 from quantkv.commands.arguments import Imports, import_files
+from quantkv.version import __version__
 
 
 def show(wanted: bool) -> None:

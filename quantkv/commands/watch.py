@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkv.commands.streams import new_console
+from quantkv.wording.streams import new_console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,8 +11,8 @@ from quantkv.comparison.measures import changes
 from quantkv.comparison.obstacles import obstacle
 from quantkv.comparison.outcome import ASKED, Comparison, Pair, place
 from quantkv.errors import QuantKVError
-from quantkv.sweep.messages import nearest
-from quantkv.sweep.results import SECTIONS, read_rows
+from quantkv.rows.files import SECTIONS, read_rows
+from quantkv.wording.messages import nearest
 
 Source = str | Path | Iterable[Row] | Any
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from quantkv.evaluation.statistics import Interval
+from quantkv.instruments.statistics import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from quantkv.comparison.changes import SAME, Change, exact, single, tested, with_interval
 from quantkv.comparison.intervals import Estimate, unpaired_difference, unpaired_factor
 from quantkv.comparison.matching import Row
-from quantkv.evaluation.statistics import MIN_WINDOWS, ratio, window_interval
+from quantkv.instruments.statistics import MIN_WINDOWS, ratio, window_interval
 
 Section = Mapping[str, Any]
 BASELINE = "dynamic"

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from quantkv.comparison.changes import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Change
 from quantkv.comparison.outcome import Comparison, Pair
-from quantkv.report.numbers import DASH, compact, compact_interval, fixed, significant, with_interval
-from quantkv.report.parts import asked_of, differing, short, subject_of, title, told
+from quantkv.wording.numbers import DASH, compact, compact_interval, fixed, significant, with_interval
+from quantkv.wording.parts import asked_of, differing, short, subject_of, title, told
 
 VERDICTS = (WORSE, BETTER, UNCLEAR, SAME, UNJUDGED)
 STYLES = {WORSE: "bold red", BETTER: "green"}

@@ -16,21 +16,21 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
-from quantkv import __version__
-from quantkv.cache import QuantizedCache
+from quantkv.arms.formats import parse_format
+from quantkv.cache.padding import leading_zeros
+from quantkv.cache.quantized import QuantizedCache
+from quantkv.cache.using import use
+from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.divergence import finite
-from quantkv.evaluation.huggingface import evaluating
-from quantkv.evaluation.simulate import simulate
 from quantkv.harness.prefill import ContextPrefill
 from quantkv.harness.reads import Reads, generated_reads
 from quantkv.harness.rows import Row, Wave, split_in_waves
+from quantkv.instruments.divergence import finite
+from quantkv.instruments.huggingface import evaluating
 from quantkv.models import load_model, model_identity
-from quantkv.named import presets
-from quantkv.padding import leading_zeros
-from quantkv.spec import CacheSpec
-from quantkv.sweep.formats import parse_format
-from quantkv.using import use
+from quantkv.spec.named import presets
+from quantkv.spec.specs import CacheSpec
+from quantkv.version import __version__
 
 LOADING = ("pretrained", "format", "prefill", "tokenizer", "dtype", "device", "device_map", "revision")
 PASSED_ON = (

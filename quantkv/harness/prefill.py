@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantkv.decode_exact.schedule import ALL_BUT_LAST
+from quantkv.decode_exact.simulate import protocol_calls
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.schedule import ALL_BUT_LAST
-from quantkv.evaluation.simulate import protocol_calls
 
 LEGAL = f"{ALL_BUT_LAST}, exact, stream, chunk:N, or a number of tokens"
 

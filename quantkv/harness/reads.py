@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from quantkv.evaluation.reading import attended_layers
-from quantkv.evaluation.schedule import Call, Rows, Schedule
-from quantkv.layer import QuantizedLayer
+from quantkv.cache.layer import QuantizedLayer
+from quantkv.decode_exact.schedule import Call, Rows, Schedule
+from quantkv.measurements.packed_reads import attended_layers
 
 if TYPE_CHECKING:
-    from quantkv.cache import QuantizedCache
+    from quantkv.cache.quantized import QuantizedCache
 
 MARKED_BELOW = 0.5
 """A smaller share of packed reads is marked, as in every quality row."""

@@ -26,8 +26,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.models.packaged import cache_folder, temporary_folder
-from quantkv.models.quiet import quiet
 from quantkv.models.weights import check_loaded
+from quantkv.quiet import quiet
 
 CONVERSION = 2
 SOURCE_FILE = "quantkv_source.json"

@@ -14,15 +14,15 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from quantkv.cache.hooks import register
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
-from quantkv.hooks import register
 from quantkv.models.gguf_checkpoint import converted_folder, read_source
 from quantkv.models.identity import Source, describe_precision
 from quantkv.models.names import DTYPES, is_built_in, is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
-from quantkv.models.quiet import quiet
 from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, random_model
 from quantkv.models.weights import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
+from quantkv.quiet import quiet
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 

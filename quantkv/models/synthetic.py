@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from quantkv.errors import QuantKVError
-from quantkv.models.quiet import quiet
+from quantkv.quiet import quiet
 
 _SHARED: dict[str, Any] = {
     "vocab_size": 256,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from quantkv.errors import QuantKVError
 from quantkv.peers.presses import PRESSES, Press, find_press
 from quantkv.peers.stock import STOCK, Stock
-from quantkv.spec_text import parse_spec
+from quantkv.spec.text import parse_spec
 
 if TYPE_CHECKING:
-    from quantkv.spec import CacheSpec
+    from quantkv.spec.specs import CacheSpec
 
 PREFIX = "peer:"
 LEGAL = (*STOCK, *(f"kvpress-{press}-RATIO" for press in PRESSES))

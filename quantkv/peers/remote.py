@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from quantkv.models.quiet import quiet
 from quantkv.peers.peer import Peer
+from quantkv.quiet import quiet
 
 SCRIPT = Path(__file__).with_name("worker.py")
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")

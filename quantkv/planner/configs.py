@@ -14,7 +14,7 @@ from quantkv.models.gguf_checkpoint import kept_conversion
 from quantkv.models.loading import unknown_name
 from quantkv.models.names import is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
-from quantkv.models.quiet import quiet
+from quantkv.quiet import quiet
 
 
 def load_config(name: str | Path, *, revision: str | None = None) -> PreTrainedConfig:

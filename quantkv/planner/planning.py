@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import DynamicCache, PreTrainedConfig
 
-from quantkv.cache import QuantizedCache
+from quantkv.arms.formats import parse_format
+from quantkv.cache.footprint import Footprint, LayerShape, cache_footprint
+from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.lists import distinct
-from quantkv.footprint import Footprint, LayerShape, cache_footprint
-from quantkv.layer import QuantizedLayer
+from quantkv.instruments.arguments import distinct
 from quantkv.models.identity import describe_precision
 from quantkv.models.names import DTYPES
-from quantkv.named import presets
 from quantkv.planner.configs import load_config
 from quantkv.planner.probe import ModelShape, probe
 from quantkv.planner.sizes import Memory, both_sizes, machine_memory, parse_size
 from quantkv.planner.stored import quantization_of
-from quantkv.spec import CacheSpec
-from quantkv.sweep.formats import parse_format
+from quantkv.spec.named import presets
+from quantkv.spec.specs import CacheSpec
 
 if TYPE_CHECKING:
     import pandas as pd

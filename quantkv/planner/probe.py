@@ -15,11 +15,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
-from quantkv.cache import cache_argument
+from quantkv.cache.footprint import LayerShape, layer_shapes
+from quantkv.cache.quantized import cache_argument
 from quantkv.errors import UnsupportedError, first_line
-from quantkv.footprint import LayerShape, layer_shapes
-from quantkv.models.quiet import quiet
 from quantkv.planner.stored import quantization_of, stored_nbytes
+from quantkv.quiet import quiet
 
 TOKENS = 2
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from quantkv.errors import QuantKVError
-from quantkv.report.numbers import significant
+from quantkv.wording.numbers import significant
 
 UNITS = {"B": 1} | {
     f"{letter}{tail}": base**power

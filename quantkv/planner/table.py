@@ -9,7 +9,7 @@ from rich.table import Table
 
 from quantkv.planner.planning import Plan, PlanRow
 from quantkv.planner.sizes import both_sizes
-from quantkv.report.numbers import DASH, significant
+from quantkv.wording.numbers import DASH, significant
 
 NOT_COUNTED = (
     "Not counted: activations, logits, fragments of the memory allocator, anything else on the device; "

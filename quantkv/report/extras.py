@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
-from quantkv.report.behaviour.columns import caption
-from quantkv.report.behaviour.groups import Group, Row, groups
-from quantkv.report.captions import HASH_DIGITS
-from quantkv.report.names import TITLES
+from quantkv.report.behaviour_columns import caption
+from quantkv.studies.captions import HASH_DIGITS
+from quantkv.studies.groups import Group, Row, groups
+from quantkv.studies.names import TITLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def _numbered(name: str, items: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _needles(group: Group) -> Figure:
-    from quantkv.report.behaviour.heatmap import needle_figure
+    from quantkv.measurements.retrieval.needle_figure import needle_figure
 
     return needle_figure(group)
 
@@ -69,7 +69,7 @@ def _needles(group: Group) -> Figure:
 def _layers(folder: Path) -> Figure:
     import pandas as pd
 
-    from quantkv.report.channels import error_figure
+    from quantkv.measurements.inside.channel_figure import error_figure
 
     return error_figure(pd.read_csv(folder / ERRORS))
 

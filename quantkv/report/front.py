@@ -12,10 +12,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from quantkv.report.divergence import LABEL, bounds, kl_scale, lifted
-from quantkv.report.lines import GREY, Legend, key
-from quantkv.report.style import Style, rank
-from quantkv.report.summary import Study
+from quantkv.drawing.style import Style, rank
+from quantkv.measurements.quality.kl_figure import LABEL, bounds, kl_scale, lifted
+from quantkv.studies.lines import GREY, Legend, key
+from quantkv.studies.study import Study
 
 PAD = 0.06
 AXIS = "cache bits per element at {context} tokens\n(bits_cache_16: exact tokens count 16 bits)"

@@ -8,15 +8,15 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from quantkv.report.axes import context_axis, log_axis, ratio_axis
-from quantkv.report.crossover import crossover
-from quantkv.report.curves import METRICS, MIB, Curve, contexts_of, curves, per_context, with_baseline
-from quantkv.report.divergence import kl
+from quantkv.drawing.axes import context_axis, log_axis, ratio_axis
+from quantkv.drawing.style import DOTTED, Style
+from quantkv.measurements.quality.kl_figure import kl
+from quantkv.measurements.quality.position_figure import kl_by_position
+from quantkv.measurements.speed.crossover_figure import crossover
 from quantkv.report.front import pareto
-from quantkv.report.lines import GREY, THIN, Legend, draw_curves, mark_drifts, steps_apart, thin_line
-from quantkv.report.positions import kl_by_position
-from quantkv.report.style import DOTTED, Style
-from quantkv.report.summary import Study
+from quantkv.studies.curves import METRICS, MIB, Curve, contexts_of, curves, per_context, with_baseline
+from quantkv.studies.lines import GREY, THIN, Legend, draw_curves, mark_drifts, steps_apart, thin_line
+from quantkv.studies.study import Study
 
 Panel = Callable[[Axes, Study, dict[str, Style], Legend], None]
 

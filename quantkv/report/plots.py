@@ -16,15 +16,15 @@ from matplotlib.legend import Legend as DrawnLegend
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
+from quantkv.drawing.style import BASELINE, FONT_SIZE, RC, WIDTHS, Style, styles_for
 from quantkv.errors import QuantKVError
-from quantkv.report.crossover import crossings, rows_height
-from quantkv.report.escapes import drawn, one_line
+from quantkv.measurements.quality.position_figure import has_positions
+from quantkv.measurements.speed.crossover_figure import crossings, rows_height
 from quantkv.report.front import points
-from quantkv.report.lines import Legend
 from quantkv.report.panels import PANELS
-from quantkv.report.positions import has_positions
-from quantkv.report.style import BASELINE, FONT_SIZE, RC, WIDTHS, Style, styles_for
-from quantkv.report.summary import Study
+from quantkv.studies.lines import Legend
+from quantkv.studies.study import Study
+from quantkv.wording.escapes import drawn, one_line
 
 FIGURES = (*PANELS, "overview")
 OVERVIEW = ("memory", "decode_tps", "ppl_ratio", "kl")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from quantkv.report.names import FIGURES, FILES
+from quantkv.studies.names import FIGURES, FILES
 
 SHOWN = r"\\includegraphics\[[^]]*\]\{([\w.-]+)\}"
 LISTS = {"figures.tex": SHOWN, "figures-together.tex": SHOWN}

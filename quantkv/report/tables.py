@@ -11,12 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from quantkv.report.best import best_labels, rule
-from quantkv.report.captions import caption, marks
-from quantkv.report.columns import Column, shown_columns
-from quantkv.report.escapes import latex, markdown, paragraph
-from quantkv.report.notes import VERDICT_MARKS, failures, notes, remarks
-from quantkv.report.summary import Study
+from quantkv.studies.best import best_labels, rule
+from quantkv.studies.captions import caption, marks
+from quantkv.studies.columns import Column, shown_columns
+from quantkv.studies.notes import VERDICT_MARKS, failures, notes, remarks
+from quantkv.studies.study import Study
+from quantkv.wording.escapes import latex, markdown, paragraph
 
 Record = Mapping[str, Any]
 SHRINK_TO_FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"

@@ -11,14 +11,14 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from quantkv.commands.wide import print_wide
-from quantkv.report.behaviour.tables import print_behaviour
-from quantkv.report.captions import caption, marks
-from quantkv.report.columns import Column, shown_columns
-from quantkv.report.notes import quality_notes, remarks
-from quantkv.report.numbers import tokens
-from quantkv.report.summary import Row, Study, studies
+from quantkv.report.behaviour_tables import print_behaviour
 from quantkv.report.tables import Record, by_context, has_seeds, name_of
+from quantkv.studies.captions import caption, marks
+from quantkv.studies.columns import Column, shown_columns
+from quantkv.studies.notes import quality_notes, remarks
+from quantkv.studies.study import Row, Study, studies
+from quantkv.wording.numbers import tokens
+from quantkv.wording.wide import print_wide
 
 VERDICT_STYLES = {"unfit": "white on red", "caution": "yellow", "flagged": "yellow"}
 

@@ -9,14 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quantkv.report.best import rule
-from quantkv.report.captions import figure_title, marks, sentences
-from quantkv.report.columns import Column, Record, shown_columns
-from quantkv.report.escapes import latex, markdown, paragraph
-from quantkv.report.names import KINDS_OF
-from quantkv.report.notes import remarks
-from quantkv.report.parts import SEPARATOR, told_of_each, words
-from quantkv.report.summary import Study
 from quantkv.report.tables import (
     ampersands,
     booktabs,
@@ -28,6 +20,14 @@ from quantkv.report.tables import (
     tex_context,
     tex_rows,
 )
+from quantkv.studies.best import rule
+from quantkv.studies.captions import figure_title, marks, sentences
+from quantkv.studies.columns import Column, Record, shown_columns
+from quantkv.studies.names import KINDS_OF
+from quantkv.studies.notes import remarks
+from quantkv.studies.study import Study
+from quantkv.wording.escapes import latex, markdown, paragraph
+from quantkv.wording.parts import SEPARATOR, told_of_each, words
 
 PARTS = ("model", "dtype")
 OF_A_MODEL = ("revision", "fingerprint")

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quantkv.drawing.style import WIDTHS
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
-from quantkv.report.behaviour.groups import KINDS as BEHAVIOUR
-from quantkv.report.behaviour.tables import behaviour_tables
-from quantkv.report.captions import caption, figure_title
-from quantkv.report.escapes import markdown
+from quantkv.report.behaviour_tables import behaviour_tables
 from quantkv.report.extras import Extra, described, extra_figures
-from quantkv.report.names import FIGURES, FILES, KINDS_OF, OTHER_NAMES
 from quantkv.report.stale import figures_shown, remove_stale
-from quantkv.report.style import WIDTHS
-from quantkv.report.summary import Row, Study, studies, summary_frame
 from quantkv.report.tables import csv, latex_figure, latex_table, markdown_table
 from quantkv.report.together import PARTS, drawable, figure_together, joints, tables_together
+from quantkv.studies.captions import caption, figure_title
+from quantkv.studies.groups import KINDS as BEHAVIOUR
+from quantkv.studies.names import FIGURES, FILES, KINDS_OF, OTHER_NAMES
+from quantkv.studies.study import Row, Study, studies, summary_frame
+from quantkv.wording.escapes import markdown
 
 TABLES = ("md", "tex", "csv")
 PAGE = "report.html"
@@ -147,7 +147,7 @@ def _known(what: str, names: Iterable[str], legal: Sequence[str]) -> list[str]:
 def _rows(results: str | Path | Sequence[Row]) -> list[Row]:
     if not isinstance(results, str | Path):
         return list(results)
-    from quantkv.sweep.results import read_rows
+    from quantkv.rows.files import read_rows
 
     return list(read_rows(results))
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantkv.rows.files import Row
+from quantkv.rows.upkeep import outdated
 from quantkv.sweep.grid import BEHAVIOUR, Cell
-from quantkv.sweep.results import Row
-from quantkv.sweep.upkeep import outdated
 
 
 def unopened(asked: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from quantkv.data import Text, load_text, tokenize
-from quantkv.evaluation.choosing import Choice
-from quantkv.evaluation.generation import generation_block
-from quantkv.evaluation.questions import Question, digest, make_prompts, make_questions
-from quantkv.evaluation.retrieval import retrieval_block
+from quantkv.measurements.generation.choosing import Choice
+from quantkv.measurements.generation.run import generation_block
+from quantkv.measurements.retrieval.questions import Question, digest, make_prompts, make_questions
+from quantkv.measurements.retrieval.run import retrieval_block
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.grid import BEHAVIOUR, Cell
 from quantkv.sweep.runner import OnArm, Step

@@ -19,18 +19,18 @@ from pydantic import (
     model_validator,
 )
 
+from quantkv.arms.formats import FormatEntry
+from quantkv.arms.paths import FOLDER, imported_files, located
 from quantkv.data import BUILT_IN
 from quantkv.errors import QuantKVError
-from quantkv.evaluation.protocols import Protocol, filled
-from quantkv.evaluation.questions import DEPTHS, PROMPTS, SAMPLES
-from quantkv.evaluation.tasks import TAIL, check_room, task_names
+from quantkv.measurements.quality.protocols import Protocol, filled
+from quantkv.measurements.retrieval.questions import DEPTHS, PROMPTS, SAMPLES
+from quantkv.measurements.retrieval.tasks import TAIL, check_room, task_names
 from quantkv.models.names import DTYPES, is_built_in
 from quantkv.plugins import ImportedFile, imported
-from quantkv.spec import CacheSpec
-from quantkv.sweep.formats import FormatEntry
-from quantkv.sweep.messages import lines, not_one_of
-from quantkv.sweep.paths import FOLDER, imported_files, located
+from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.source import apply_overrides, read_yaml
+from quantkv.wording.messages import lines, not_one_of
 
 T = TypeVar("T")
 MEASURED = ("quality", "retrieval", "generation", "speed", "memory")
@@ -147,7 +147,7 @@ class Text(Section):
 
 
 class QualityProtocol(Section):
-    """Settings of ``quantkv.evaluation.protocols.Protocol``; a preset's name may stand for the mapping.
+    """Settings of ``quantkv.measurements.quality.protocols.Protocol``; a preset may stand for the mapping.
 
     ``whole`` N scores whole windows of N tokens, every one of the text unless ``windows`` says how many.
     """

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
+from quantkv.rows.files import Row, read_rows
 from quantkv.sweep.answers import answers, place
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Cell, blocks
 from quantkv.sweep.naming import ModelNames
-from quantkv.sweep.results import Row, read_rows
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def cell_costs(cells: Iterable[Cell]) -> list[Cost]:
 def _cost(cell: Cell, models: dict[str, Any]) -> Cost:
     from transformers import DynamicCache
 
-    from quantkv.cache import QuantizedCache
-    from quantkv.footprint import cache_footprint
-    from quantkv.spec import CacheSpec
+    from quantkv.cache.footprint import cache_footprint
+    from quantkv.cache.quantized import QuantizedCache
+    from quantkv.spec.specs import CacheSpec
 
     key = cell.model.model_dump_json()
     if key not in models:

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from quantkv.named import presets
-from quantkv.spec import CacheSpec, TensorSpec
+from quantkv.arms.formats import parse_format
+from quantkv.rows.files import strict_json
+from quantkv.spec.named import presets
+from quantkv.spec.specs import CacheSpec, TensorSpec
 from quantkv.sweep.config import ModelEntry
-from quantkv.sweep.formats import parse_format
 from quantkv.sweep.preflight import model_config
-from quantkv.sweep.results import strict_json
 
 HEAD_DIM, KV_HEADS = 64, 4
 COUNTERS = ("tokens", "saturated", "packed_at", "deep_rollbacks", "materialized", "padding_from")
@@ -112,7 +112,7 @@ class Description:
 
 def describe_cache(model: str, text: str, context: int) -> Description:
     """What a cache holds after ``context`` tokens, from a model's configuration alone where it has one."""
-    from quantkv.cache import QuantizedCache
+    from quantkv.cache.quantized import QuantizedCache
 
     spec, config = parse_format(text), _config(model)
     cache = QuantizedCache(config, spec)

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from quantkv.errors import QuantKVError
-from quantkv.report.escapes import one_line
+from quantkv.wording.escapes import one_line
 
 OUT_OF_MEMORY = "out of memory"
 _WORDS = re.compile(

@@ -7,7 +7,7 @@ from typing import Any
 
 from quantkv.errors import QuantKVError
 from quantkv.peers.peer import Peer
-from quantkv.spec import CacheSpec
+from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.config import Policy
 
 EXACT = "exact"
@@ -38,8 +38,8 @@ def fit(config: Any, spec: CacheSpec) -> Fitted:
     """The spec as it can run on a model; unchanged where no layer can hold it."""
     from transformers import DynamicCache
 
-    from quantkv.cache import packs
-    from quantkv.kv_shapes import check_fits
+    from quantkv.cache.kv_shapes import check_fits
+    from quantkv.cache.quantized import packs
 
     layers = DynamicCache(config=config).layers
     specs = {index: spec.for_layer(index, len(layers)) for index in range(len(layers))}

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quantkv.arms.formats import BASELINE, FormatEntry
 from quantkv.peers.peer import Peer
-from quantkv.spec import CacheSpec
+from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.config import ModelEntry, Sweep
-from quantkv.sweep.formats import BASELINE, FormatEntry
 
 BEHAVIOUR = ("retrieval", "generation")
 Arm = CacheSpec | Peer | None

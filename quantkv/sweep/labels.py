@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quantkv.arms.formats import BASELINE
+from quantkv.rows.files import Row
 from quantkv.sweep.config import Sweep
-from quantkv.sweep.formats import BASELINE
 from quantkv.sweep.grid import formats
-from quantkv.sweep.results import Row
 
 
 def current_names(rows: Iterable[Row], sweep: Sweep) -> list[Row]:

@@ -17,17 +17,18 @@ from torch import Tensor
 
 from quantkv.data import Text, load_text, tokenize
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation import METRIC_VERSIONS
-from quantkv.evaluation.memory import memory_cell
-from quantkv.evaluation.perplexity import quality_block
-from quantkv.evaluation.protocols import Plan, Protocol
-from quantkv.evaluation.provenance import provenance
-from quantkv.evaluation.rows import build_row
-from quantkv.evaluation.speed import speed_block
+from quantkv.measurements.memory.run import memory_cell
+from quantkv.measurements.quality.protocols import Plan, Protocol
+from quantkv.measurements.quality.run import quality_block
+from quantkv.measurements.speed.run import speed_block
 from quantkv.models import load_model, model_identity
 from quantkv.peers.peer import Peer
 from quantkv.peers.versions import check_peer, versions
-from quantkv.spec import CacheSpec
+from quantkv.rows.files import Row
+from quantkv.rows.provenance import provenance
+from quantkv.rows.row import build_row
+from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
+from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.behaviour import Behaviour, behaviour_texts
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.engines import keyed_engine
@@ -35,10 +36,8 @@ from quantkv.sweep.failures import MeasureError
 from quantkv.sweep.fitting import Fitted, fit, without_effect
 from quantkv.sweep.grid import BASELINE, BEHAVIOUR, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
-from quantkv.sweep.results import Row
 from quantkv.sweep.rules import rules
 from quantkv.sweep.runner import OnArm, Result, Step
-from quantkv.sweep.versions import CODEC_VERSION
 from quantkv.sweep.workers import measure_memory
 
 
@@ -296,7 +295,7 @@ def options(entry: ModelEntry) -> dict[str, Any]:
 
 def check_supported(config: Any, entry: ModelEntry, spec: Any) -> str | None:
     """The engine that runs this spec on this model; ``UnsupportedError`` when none can."""
-    from quantkv.cache import QuantizedCache
+    from quantkv.cache.quantized import QuantizedCache
 
     if spec is None:
         return None

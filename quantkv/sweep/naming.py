@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quantkv.report.parts import Parts, titles
 from quantkv.sweep.config import ModelEntry
+from quantkv.wording.parts import Parts, titles
 
 TOLD = ("dtype", "revision", "attn", "device", "device_map")
 

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.awake import TICK_SECONDS
-from quantkv.evaluation.orphan import lifeline
+from quantkv.instruments.awake import TICK_SECONDS
+from quantkv.instruments.processes import lifeline
+from quantkv.rows.files import Row
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.failures import CellTimeout, MeasureError, WorkerLost, end_of_process, memory_kills
 from quantkv.sweep.grid import Cell
-from quantkv.sweep.results import Row
 from quantkv.sweep.runner import OnArm, Result, Step
 from quantkv.sweep.timing import CellClock
 

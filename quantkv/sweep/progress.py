@@ -18,9 +18,9 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from quantkv.report.escapes import visible
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.naming import ModelNames
+from quantkv.wording.escapes import visible
 
 if TYPE_CHECKING:
     from quantkv.sweep.config import ModelEntry

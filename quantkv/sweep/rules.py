@@ -8,7 +8,7 @@ from quantkv.codecs.registry import FAMILIES
 from quantkv.peers.peer import Peer
 from quantkv.plugins import Origin
 from quantkv.policy import POLICIES
-from quantkv.spec import CacheSpec
+from quantkv.spec.specs import CacheSpec
 
 
 def rules(spec: CacheSpec | Peer | None) -> dict[str, Origin]:

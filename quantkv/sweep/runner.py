@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.provenance import Clock
-from quantkv.evaluation.rows import build_row
 from quantkv.plugins import import_file
-from quantkv.report.escapes import one_line
+from quantkv.rows.claims import Claims, prepare_folder
+from quantkv.rows.files import Row, read_rows, write_row
+from quantkv.rows.provenance import Clock
+from quantkv.rows.row import build_row
 from quantkv.sweep.answers import unopened
-from quantkv.sweep.claims import Claims, prepare_folder
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.engines import same_number
 from quantkv.sweep.failures import describe, reason
@@ -29,10 +29,10 @@ from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Block, Cell, blocks
 from quantkv.sweep.limits import Limits
 from quantkv.sweep.progress import Display
-from quantkv.sweep.results import Row, read_rows, write_row
 from quantkv.sweep.shards import planned
 from quantkv.sweep.summary import Summary
 from quantkv.sweep.timing import terminate_as_interrupt
+from quantkv.wording.escapes import one_line
 
 WAIT_SECONDS = 1.0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quantkv.sweep.results import STATUSES, Row, read_rows
+from quantkv.rows.files import STATUSES, Row, read_rows
 
 
 @dataclass

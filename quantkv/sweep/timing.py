@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from types import FrameType
 
-from quantkv.evaluation.awake import AwakeClock
+from quantkv.instruments.awake import AwakeClock
 
 
 class CellClock:

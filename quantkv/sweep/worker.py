@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.evaluation.orphan import end_with_parent
+from quantkv.instruments.processes import end_with_parent
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.failures import describe
 from quantkv.sweep.grid import Cell

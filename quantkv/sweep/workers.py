@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import psutil
 
-from quantkv.evaluation.arms import failure
+from quantkv.arms.arm import failure
 
 T = TypeVar("T")
-WORKER = "quantkv.evaluation.memory_worker"
+WORKER = "quantkv.measurements.memory.worker"
 
 
 def measure_memory(

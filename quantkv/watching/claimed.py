@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantkv.report.escapes import visible
-from quantkv.sweep.claims import is_stale
+from quantkv.rows.claims import is_stale
+from quantkv.wording.escapes import visible
 
 
 @dataclass(frozen=True, slots=True)

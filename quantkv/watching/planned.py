@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from quantkv.report.parts import fingerprint_of
+from quantkv.rows.files import Row
 from quantkv.sweep.answers import answers, place
 from quantkv.sweep.config import load_config
 from quantkv.sweep.costs import Past
 from quantkv.sweep.grid import Cell
-from quantkv.sweep.results import Row
 from quantkv.sweep.shards import planned
+from quantkv.wording.parts import fingerprint_of
 
 RANK = ("failed", "skipped", "ok")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
-from quantkv.report.escapes import one_line
-from quantkv.sweep.results import Row, read_rows
+from quantkv.rows.files import Row, read_rows
 from quantkv.watching.claimed import Claim, is_being_worked_on, read_claims, workers
+from quantkv.wording.escapes import one_line
 
 if TYPE_CHECKING:
     from quantkv.watching.planned import Plan

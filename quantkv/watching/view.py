@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from quantkv.sweep.claims import STALE_SECONDS
+from quantkv.rows.claims import STALE_SECONDS
 from quantkv.sweep.progress import duration, time_left
 from quantkv.watching.claimed import workers
 from quantkv.watching.snapshot import Snapshot

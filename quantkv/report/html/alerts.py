@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantkv.report.html.index import Results
-from quantkv.report.numbers import compact
-from quantkv.report.parts import fingerprint_of
-from quantkv.report.summary import Row, protocol_of, requested
+from quantkv.studies.study import Row, protocol_of, requested
+from quantkv.wording.numbers import compact
+from quantkv.wording.parts import fingerprint_of
 
 LEVELS = ("damaged", "failed", "caution", "flag", "note")
 DISTINGUISHING = ("model", "revision", "dtype", "attn", "format", "spec", "context", "batch", "seed")

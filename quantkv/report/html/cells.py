@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.report.numbers import DASH, missing
+from quantkv.wording.numbers import DASH, missing
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quantkv.report import numbers
-from quantkv.report.behaviour.groups import PARTS
+from quantkv.drawing.style import rank
 from quantkv.report.html.cells import Cell, Grid, Head, Line, plain, whole
 from quantkv.report.html.headings import SHARE, heading
 from quantkv.report.html.index import Results, cell_of_record, rows_of_records
 from quantkv.report.html.joined import joined
 from quantkv.report.html.tasks import part
-from quantkv.report.numbers import missing
-from quantkv.report.parts import short, subject_of, told
-from quantkv.report.style import rank
-from quantkv.report.summary import METRICS, Row, protocol_of, requested
+from quantkv.studies.groups import PARTS
+from quantkv.studies.study import METRICS, Row, protocol_of, requested
+from quantkv.wording import numbers
+from quantkv.wording.numbers import missing
+from quantkv.wording.parts import short, subject_of, told
 
 DIGITS = 3
 MEANS = {"kl": "kl_mean", "ratio": "ratio_to_baseline"}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.evaluation.rows import KINDS
-from quantkv.report.numbers import missing
-from quantkv.report.parts import subject_of, titles
-from quantkv.report.summary import Row, Study, labels_of, preference, requested, studies
+from quantkv.rows.row import KINDS
+from quantkv.studies.study import Row, Study, labels_of, preference, requested, studies
+from quantkv.wording.numbers import missing
+from quantkv.wording.parts import subject_of, titles
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quantkv.report.behaviour.columns import COLUMNS as OF_TASKS
-from quantkv.report.columns import Column, shown_columns
+from quantkv.report.behaviour_columns import COLUMNS as OF_TASKS
 from quantkv.report.html.cells import NOTHING, Cell, Grid, Head, Line, whole
 from quantkv.report.html.index import Results, cell_of, cell_of_record, number, rows_of_records
 from quantkv.report.html.tasks import part, task_rows
-from quantkv.report.notes import VERDICT_MARKS, notes
-from quantkv.report.numbers import DASH
-from quantkv.report.parts import subject_of
-from quantkv.report.summary import Record, requested
+from quantkv.studies.columns import Column, shown_columns
+from quantkv.studies.notes import VERDICT_MARKS, notes
+from quantkv.studies.study import Record, requested
+from quantkv.wording.numbers import DASH
+from quantkv.wording.parts import subject_of
 
 JOINED = "all kinds"
 VALUES = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quantkv.report.captions import HASH_DIGITS
-from quantkv.report.numbers import missing
-from quantkv.report.style import BASELINE
-from quantkv.report.summary import Record, Row, Study, citation, made_of, protocol_of
+from quantkv.drawing.style import BASELINE
+from quantkv.studies.captions import HASH_DIGITS
+from quantkv.studies.study import Record, Row, Study, citation, made_of, protocol_of
+from quantkv.wording.numbers import missing
 
 NAMES = {"quality": "scored", "speed": "timed", "memory": "weighed"}
 NO_INTERVAL_BELOW = 8

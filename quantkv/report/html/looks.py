@@ -10,7 +10,7 @@ import colorsys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quantkv.report.style import BASELINE, Style, styles_for
+from quantkv.drawing.style import BASELINE, Style, styles_for
 
 DARK_BACKGROUND = "#17191c"
 MIN_CONTRAST = 3.5

@@ -16,15 +16,15 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from quantkv.report.captions import caption, marks
 from quantkv.report.html.alerts import alerts
 from quantkv.report.html.data import payload
 from quantkv.report.html.grid import grids
 from quantkv.report.html.index import Results, results
 from quantkv.report.html.limits import limits
 from quantkv.report.html.words import words
-from quantkv.report.summary import Row, Study
-from quantkv.sweep.results import strict_json
+from quantkv.rows.files import strict_json
+from quantkv.studies.captions import caption, marks
+from quantkv.studies.study import Row, Study
 
 HERE = Path(__file__).parent
 LIBRARIES = {"D3": "d3.min.js", "Observable Plot": "plot.umd.min.js"}

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantkv.report.behaviour.groups import KINDS, PARTS, part_of
 from quantkv.report.html.index import Results, number
 from quantkv.report.html.titles import against
-from quantkv.report.numbers import percent
-from quantkv.report.parts import fingerprint_of
-from quantkv.report.summary import Row, Study, citation, requested
+from quantkv.studies.groups import KINDS, PARTS, part_of
+from quantkv.studies.study import Row, Study, citation, requested
+from quantkv.wording.numbers import percent
+from quantkv.wording.parts import fingerprint_of
 
 SAME = ("model", "revision", "dtype", "batch")
 NOTE = "Share of questions answered exactly, with Wilson intervals."

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.report import numbers
-from quantkv.report.columns import MIB, competes, reference_mark
-from quantkv.report.numbers import missing
-from quantkv.report.style import BASELINE
-from quantkv.report.summary import CAUTION_KL, UNFIT_KL, Record, Study
+from quantkv.drawing.style import BASELINE
+from quantkv.studies.columns import MIB, competes, reference_mark
+from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Record, Study
+from quantkv.wording import numbers
+from quantkv.wording.numbers import missing
 
 SEVERITY = ("", "flagged", "caution", "unfit")
 ENDS = ("kl_low", "delta_nll_low", "ratio_low")

@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
-from quantkv.report.escapes import one_line
 from quantkv.sweep.config import Ray, Sweep
 from quantkv.sweep.executors import apart, needed, share
 from quantkv.sweep.runner import Tried
 from quantkv.sweep.summary import Summary, together
+from quantkv.wording.escapes import one_line
 
 
 class Actor:

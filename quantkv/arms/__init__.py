@@ -1,0 +1,4 @@
+"""What a measurement runs: a format of ours, a plain function, a peer, or the `DynamicCache` baseline.
+
+May be imported by measurements and all that is above them.
+"""

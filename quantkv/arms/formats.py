@@ -1,0 +1,91 @@
+"""A format as a sweep file names it: a preset, a short string, either of them with per-layer overrides, the
+baseline, or a peer.
+
+Parsing happens while the file is validated, so that a wrong name stops a sweep before it loads a model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+
+from quantkv.arms.paths import located
+from quantkv.errors import QuantKVError
+from quantkv.peers.peer import PREFIX, Peer, parse_peer
+from quantkv.spec.named import presets
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.text import parse_spec
+from quantkv.wording.escapes import visible
+from quantkv.wording.messages import nearest
+
+BASELINE = "dynamic"
+
+
+def parse_format(text: str, **policy: int | None) -> CacheSpec:
+    """``parse_spec``, with the nearest preset named when the string is wrong."""
+    try:
+        return parse_spec(text, **policy)
+    except QuantKVError as error:
+        name = None if "did you mean" in str(error) else nearest(text, list(presets()))
+        raise QuantKVError(f"{error}; did you mean '{name}'?" if name else str(error)) from None
+
+
+class FormatEntry(BaseModel):
+    """``int4-head``, or ``{name: mixed, spec: int4-head, layers: {0-1: fp16, -1: int8-head}}``; ``dynamic``;
+    ``peer:quanto-int4``, or ``{peer: kvpress-knorm-0.5, python: /path/to/bin/python}``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    spec: str | None = None
+    layers: dict[str, str] = {}
+    peer: str | None = None
+    python: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _normalise(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            value = {"peer": value} if value.startswith(PREFIX) else {"name": value}
+        if isinstance(value, dict) and "/" in str(python := value.get("python")):
+            value = {**value, "python": located(str(python), info.context)}
+        if isinstance(value, dict) and isinstance(peer := value.get("peer"), str):
+            return {"name": peer.removeprefix(PREFIX)} | value
+        if isinstance(value, dict) and isinstance(layers := value.get("layers"), dict):
+            named = {str(layer): spec for layer, spec in layers.items()}
+            if len(named) < len(layers):
+                raise ValueError(f"layers: one is given twice, as a number and as text: {', '.join(named)}")
+            return {**value, "layers": named}
+        return value
+
+    @model_validator(mode="after")
+    def _parse(self) -> FormatEntry:
+        if visible(self.name) != self.name:
+            raise ValueError(f"the name {self.name!r} has characters that cannot be shown")
+        if self.peer is not None and (self.spec or self.layers):
+            raise ValueError("a peer takes a name and python; a format on a press is PRESS+FORMAT")
+        if self.python is not None and self.peer is None:
+            raise ValueError("python names the interpreter of a peer; give peer")
+        self.with_policy()
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def with_policy(
+        self, sinks: int | None = None, recent: int | None = None, flush: int | None = None
+    ) -> CacheSpec | Peer | None:
+        """The spec under a sweep's policy; what the string spells out and a published policy win over it. A
+        peer keeps its own, and None is the ``DynamicCache``."""
+        policy = {"sinks": sinks, "recent": recent, "flush": flush}
+        if self.peer is not None:
+            return parse_peer(self.peer, python=self.python, **policy)
+        if (self.spec or self.name) == BASELINE and not self.layers:
+            return None
+        spec = parse_format(self.spec or self.name, **policy)
+        layers: dict[str | int, str | CacheSpec] = {
+            layer: parse_format(text, **policy) for layer, text in self.layers.items()
+        }
+        return spec.with_layers(layers) if layers else spec

@@ -1,0 +1,235 @@
+"""What transformers calls: the attention and mask functions registered as `"quantkv"`.
+
+The mask function must be registered beside the attention function, or masks silently become None and
+padding is attended to. The mask functions of other attention implementations go on as they are; they only
+tell a quantized cache its left padding on the way.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from quantkv.attention import KVHandle, attend
+from quantkv.cache.padding import leading_zeros
+from quantkv.cache.quantized import ASKED_FOR_MASK, LENGTH_READ, QuantizedCache
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.registration import IMPLEMENTATION
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+try:
+    from transformers.utils.output_capturing import _active_collector as _COLLECTOR
+except ImportError:  # releases whose models hand `output_attentions` on to their attention
+    _COLLECTOR = None
+_REFUSED = (
+    "indices", "block_indices", "sinks", "head_mask", "layer_head_mask", "cu_seq_lens_q", "cu_seq_lens_k",
+)  # fmt: skip
+"""Attention arguments that would change the result."""
+
+
+class Simulator(Protocol):
+    """A decode-exact pass in progress: it computes attention itself where a layer would be quantized."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
+    ) -> Tensor | None: ...
+
+    def begin_call(self, padding: Tensor | None, seen: int) -> None: ...
+
+
+SIMULATION: ContextVar[Simulator | None] = ContextVar("quantkv_simulation", default=None)
+
+
+def register() -> None:
+    """Make `attn_implementation="quantkv"` known to transformers, and have the masks of all implementations
+    tell a quantized cache its padding; calling it again changes nothing."""
+    AttentionInterface.register(IMPLEMENTATION, quantkv_attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, quantkv_mask)
+    for name, make in AttentionMaskInterface().items():
+        if name != IMPLEMENTATION and not isinstance(make, _Telling):
+            AttentionMaskInterface.register(name, _Telling(make))
+
+
+class _Telling:
+    """A mask function of transformers, which also tells the cache that asked for the mask its left
+    padding."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():  # a compiled model holds no quantized cache
+            _tell_cache(kwargs)
+        return self.make(*args, **kwargs)
+
+
+def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """transformers' sdpa mask (bool, True = attend, None = plain causal); tells a cache, and a pass in
+    progress, the rows' left padding."""
+    padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
+    if simulation is not None:
+        simulation.begin_call(padding if _is_padding(padding) else None, int(kwargs.get("q_offset", 0)))
+    _tell_cache(kwargs)
+    return sdpa_mask(*args, **kwargs)
+
+
+def _tell_cache(arguments: dict[str, Any]) -> None:
+    asked, read = (named() if (named := v.get()) is not None else None for v in (ASKED_FOR_MASK, LENGTH_READ))
+    padding = arguments.get("attention_mask")
+    if asked is None and read is not None:
+        _warn_if_put_aside(read, arguments)
+    elif asked is not None and _is_padding(padding) and asked.awaits_padding:
+        asked.set_padding(leading_zeros(padding))
+    for variable in (ASKED_FOR_MASK, LENGTH_READ):  # the next mask may be another cache's
+        variable.set(None)
+
+
+def _warn_if_put_aside(cache: QuantizedCache, arguments: dict[str, Any]) -> None:
+    """Say it where a model leaves out the cache that `generate` was given: Phi-3 does, with a new position
+    embedding."""
+    config, queries = arguments.get("config"), int(arguments.get("q_length", 0))
+    limit = getattr(config, "original_max_position_embeddings", None)
+    if limit is None or config is not cache.config or not getattr(cache, "_is_user_defined", False):
+        return
+    if (length := cache.get_seq_length()) <= limit < queries:
+        warnings.warn(
+            f"{config.model_type} takes another position embedding beyond {limit} tokens: it leaves "
+            f"the quantized cache at {length} tokens and goes on with a plain DynamicCache; inside "
+            "quantkv.use(model, format) the quantized cache is filled anew",
+            stacklevel=3,
+        )
+
+
+def _is_padding(mask: Any) -> TypeGuard[Tensor]:
+    return isinstance(mask, Tensor) and mask.dim() == 2
+
+
+def quantkv_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention over handles without decoding the history; everything else goes to sdpa or the reference
+    engine."""
+    _refuse(module, kwargs)
+    asked = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    options: dict[str, Any] = {
+        "mask": attention_mask, "causal": asked and attention_mask is None,
+        "scaling": scaling, "softcap": softcap, "sink_logits": s_aux,
+    }  # fmt: skip
+    packed = isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None
+    plain = not packed and softcap is None and s_aux is None
+    if not plain or (asked and SIMULATION.get() is not None):
+        _check(query, key, attention_mask, dropout, position_bias)
+    out = _simulated(module, query, key, value, options) if asked else None
+    if out is None and plain:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
+            position_bias=position_bias, **kwargs,
+        )  # fmt: skip
+    if out is None:
+        out = attend(query, _readable(key, packed), _readable(value, packed), **options)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _refuse(module: torch.nn.Module, arguments: dict[str, Any]) -> None:
+    for name in _REFUSED:
+        if arguments.get(name) is not None:
+            raise UnsupportedError(
+                f"attn_implementation='quantkv' does not know the attention argument {name!r}; use 'eager'"
+            )
+    if arguments.get("output_attentions") or _weights_are_collected(module):
+        raise UnsupportedError(
+            "attn_implementation='quantkv' gives no attention weights (output_attentions=True); "
+            "use model.set_attn_implementation('eager')"
+        )
+
+
+def _weights_are_collected(module: torch.nn.Module) -> bool:
+    """Whether the model that is being called was asked for attention weights: most models do not say so to
+    their attention."""
+    if getattr(getattr(module, "config", None), "output_attentions", False):
+        return True
+    collected = None if _COLLECTOR is None else _COLLECTOR.get()
+    return any(name.endswith("attentions") for name in collected or ())
+
+
+def _check(
+    query: Tensor, key: Tensor, mask: Tensor | None, dropout: float, position_bias: Tensor | None
+) -> None:
+    """Raise where the engines would leave out an argument or read a mask for what it is not."""
+    if dropout or position_bias is not None:
+        name = "dropout (call model.eval())" if dropout else "'position_bias' here"
+        raise UnsupportedError(f"attn_implementation='quantkv' does not compute {name}")
+    if mask is None:
+        return
+    wanted = f"[{query.shape[0]} or 1, {query.shape[1]} or 1, {query.shape[2]}, {key.shape[2]}]"
+    shape, (rows, heads, queries, _) = tuple(mask.shape), query.shape
+    fits = len(shape) == 4 and shape[0] in (1, rows) and shape[1] in (1, heads)
+    if not fits or shape[2] not in (1, queries) or shape[3] != key.shape[2]:
+        raise QuantKVError(f"a mask of {list(shape)} does not fit; legal: {wanted}, bool or additive floats")
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise QuantKVError(f"a mask of {mask.dtype}; legal: bool (True = attend) or additive floats")
+
+
+def _readable(x: Any, packed: bool) -> Any:
+    return x.kv if packed else PlainReadable(x)
+
+
+def _simulated(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+) -> Tensor | None:
+    """What a decode-exact pass makes of a causal layer; None where none runs or it leaves the layer alone."""
+    simulation, layer = SIMULATION.get(), getattr(module, "layer_idx", None)
+    if simulation is None or not isinstance(layer, int):
+        return None
+    return simulation.attend(layer, query, key, value, **options)
+
+
+class PlainReadable:
+    """An ordinary `[B, H, T, D]` tensor behind the engine's reading interface."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return tuple(self._x.shape)  # type: ignore[return-value]
+
+    def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
+        return self._x[:, :, start:stop].to(dtype or self._x.dtype)
+
+    def edges(self) -> list[int]:
+        return sorted({*range(0, self._x.shape[2], 2048), self._x.shape[2]})
+
+
+@contextmanager
+def fused_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Switch a model to `attn_implementation="quantkv"` and back at the end."""
+    register()
+    before = model.config._attn_implementation
+    model.set_attn_implementation(IMPLEMENTATION)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -1,0 +1,77 @@
+"""What a model's layers cache, as far as its configuration tells, and whether a format can hold it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.spec.specs import CacheSpec
+from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+Shape = tuple[int, int]
+"""Heads and their width."""
+_LATENT: dict[str, list[tuple[Shape, Shape] | None]] = {}
+"""What models with latent attention were seen to cache, by their configuration."""
+
+
+def check_fits(spec: CacheSpec, config: PreTrainedConfig, layer: int) -> None:
+    """Raise QuantKVError where a layer cannot hold the spec; what no configuration tells is left to the
+    tensors."""
+    shapes = kv_shapes(config, layer)
+    if shapes is None and "token" in (spec.key.sharing, spec.value.sharing):
+        shapes = _latent_shapes(config, layer)
+    if shapes is None:
+        return
+    tensors = ("keys", spec.key, KEY_LANES), ("values", spec.value, VALUE_LANES)
+    for (name, tensor, lanes), shape in zip(tensors, shapes, strict=True):
+        try:
+            page_layout(tensor.build(), *shape, torch.float32, lanes)
+        except QuantKVError as error:
+            if shapes[0] == shapes[1]:
+                raise
+            raise QuantKVError(f"{name}: {error}") from error
+
+
+def kv_shapes(config: PreTrainedConfig, layer: int) -> tuple[Shape, Shape] | None:
+    """Heads and widths of a layer's keys and of its values as the text config states them, None where it has
+    no such numbers or caches something else."""
+    text = _text_config(config, layer)
+    heads = _first(text, "decoder_attention_heads", "num_attention_heads")
+    if not isinstance(heads, int) or getattr(text, "kv_lora_rank", None):
+        return None
+    width = _first(text, "head_dim", "dim_head") or text.hidden_size // heads
+    kv_heads = _first(text, "num_key_value_heads") or heads
+    return (kv_heads, width), (kv_heads, _first(text, "v_head_dim") or width)
+
+
+def _first(text: Any, *names: str) -> Any:
+    """The first of a config's entries that is there and set."""
+    return next((value for name in names if (value := getattr(text, name, None))), None)
+
+
+def _text_config(config: PreTrainedConfig, layer: int) -> Any:
+    text = config.get_text_config(decoder=True)
+    return text.per_layer_config[layer] if getattr(text, "is_heterogeneous", False) else text
+
+
+def _latent_shapes(config: PreTrainedConfig, layer: int) -> tuple[Shape, Shape] | None:
+    """What latent attention caches, which differs between releases of transformers: read off the model, built
+    without data, once."""
+    from quantkv.planner.probe import probe
+
+    if not getattr(_text_config(config, layer), "kv_lora_rank", None):
+        return None
+    name = config.to_json_string()
+    if name not in _LATENT:
+        try:
+            layers = probe(config, torch.float32).layers
+        except UnsupportedError:
+            layers = ()
+        pairs = [(each.key, each.value) for each in layers]
+        _LATENT[name] = [((k.heads, k.width), (v.heads, v.width)) if k and v else None for k, v in pairs]
+    return dict(enumerate(_LATENT[name])).get(layer)

@@ -1,0 +1,342 @@
+"""One quantized attention layer of a transformers cache: keys and values in a `TensorStore` each.
+
+`update` returns handles, so that attention reads pages and nothing decodes the whole history; the very
+first call returns the model's own tensors, because prefill attends to exact keys and values (`prefill:
+exact`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+from quantkv import native
+from quantkv.attention import KVHandle
+from quantkv.cache.notices import Notices
+from quantkv.cache.padding import counted_padding
+from quantkv.errors import QuantKVError
+from quantkv.spec.specs import CacheSpec
+from quantkv.store import KEY_LANES, VALUE_LANES, Since, TensorStore, View
+
+PAST_RECORDING_RESERVE = 256
+"""Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
+_PICKS: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "reorder_cache": lambda rows, beams: rows.index_select(0, beams.cpu()),
+    "batch_repeat_interleave": lambda rows, repeats: rows.repeat_interleave(repeats),
+    "batch_select_indices": lambda rows, indices: rows[_on_host(indices)],
+}
+"""How transformers picks rows, method by method; applied to row numbers, which live on the host."""
+
+
+class QuantizedLayer(DynamicLayer):
+    """Packed keys and values of one layer. `spec` has no per-layer overrides left."""
+
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+    _facts: tuple[str, ...] = ("_reserve", "deep_rollbacks", "padding_source")
+
+    def __init__(
+        self,
+        spec: CacheSpec,
+        *,
+        prefill: str = "exact",
+        pads: Callable[[], list[int] | None] | None = None,
+        notices: Notices | None = None,
+    ) -> None:
+        self.key_store: TensorStore | None = None
+        self.value_store: TensorStore | None = None
+        super().__init__()
+        self.spec, self.prefill = spec, prefill
+        self._known_pads = pads or _unknown
+        self._notices = notices or Notices()
+        self._reserve = spec.reserve
+        self.deep_rollbacks = 0
+        self.padding_source = "none"
+
+    # `keys` and `values` exist for code that reads a layer's tensors directly; they decode on use.
+    @property
+    def keys(self) -> Tensor | None:
+        return None if self.key_store is None else KVHandle(self._shown(self.key_store))
+
+    @keys.setter
+    def keys(self, value: None) -> None:
+        assert value is None
+
+    @property
+    def values(self) -> Tensor | None:
+        return None if self.value_store is None else KVHandle(self._shown(self.value_store))
+
+    @values.setter
+    def values(self, value: None) -> None:
+        assert value is None
+
+    def _shown(self, store: TensorStore) -> View | Since:
+        """What a later query may read."""
+        return store.view()
+
+    def decoded(self) -> list[Tensor]:
+        """Plain keys and values of what a later query may read."""
+        return [kv.read(0, kv.stop) for kv in map(self._shown, self.stores)]
+
+    @property
+    def stores(self) -> tuple[TensorStore, ...]:
+        return tuple(s for s in (self.key_store, self.value_store) if s is not None)
+
+    def lazy_initialization(
+        self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None
+    ) -> None:
+        """Build the stores for tensors of this shape, dtype and device."""
+        spec = self.spec
+        windows = (replace(w, reserve=self._reserve) for w in (spec.key_window, spec.value_window))
+        self.key_store, self.value_store = (
+            TensorStore(t.build(), w, (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads, lanes=n)
+            for t, w, x, n in zip(
+                (spec.key, spec.value),
+                windows,
+                (key_states, value_states),
+                (KEY_LANES, VALUE_LANES),
+                strict=True,
+            )
+        )
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add `[B, H, T, D]` keys and values; returns what this call's queries may see."""
+        first = self.get_seq_length() == 0
+        self._check_call(key_states, value_states)
+        if first:
+            self._begin(key_states, value_states, kwargs.get("kwargs") or {})
+        elif self.awaits_padding and (pads := self._known_pads()) is not None:
+            for store in self.stores:
+                store.extend_padding(pads)
+        assert self.key_store is not None and self.value_store is not None
+        views = (self.key_store.append(key_states), self.value_store.append(value_states))
+        if key_states.is_cpu and (self.key_store.pages.saturated or self.value_store.pages.saturated):
+            self._say("saturated")
+        if self.spec.quantize_after and self.packed_at is not None:
+            self._say("packed_at")
+        if first and self.prefill == "exact":
+            return key_states, value_states
+        if first:
+            views = (views[0].after_packing(), views[1].after_packing())
+        return KVHandle(views[0]), KVHandle(views[1])
+
+    def _check_call(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Raise where a call does not fit, before anything has changed."""
+        if key_states.dim() != 4 or key_states.shape[::2] != value_states.shape[::2]:
+            raise QuantKVError(
+                "keys and values are [rows, heads, tokens, width] of as many rows and tokens, not "
+                f"{list(key_states.shape)} and {list(value_states.shape)}"
+            )
+        if not self.get_seq_length():
+            return
+        if key_states.requires_grad:
+            raise QuantKVError("a quantized cache carries no gradients: run under torch.no_grad()")
+        if key_states.shape[0] != self._rows:
+            raise QuantKVError(f"the cache holds {self._rows} rows, this call brings {key_states.shape[0]}")
+        for store, x in zip(self.stores, (key_states, value_states), strict=True):
+            held, new = (store.heads, store.head_dim, store.dtype), (x.shape[1], x.shape[3], x.dtype)
+            if held != new:
+                raise QuantKVError(f"the cache holds (heads, width, dtype) {held}, this call brings {new}")
+
+    def _begin(self, key_states: Tensor, value_states: Tensor, attention_kwargs: dict[str, Any]) -> None:
+        rows, length = key_states.shape[0], key_states.shape[-2]
+        pads = self._find_pads(attention_kwargs, rows, length)
+        if self._fits(key_states, value_states, pads):
+            return
+        self.lazy_initialization(key_states, value_states, pads)
+
+    def _fits(self, key_states: Tensor, value_states: Tensor, pads: list[int]) -> bool:
+        """Whether the stores of an emptied layer can serve again."""
+        return (
+            all(
+                (s.rows, s.heads, s.head_dim, s.dtype, s.device, s.pads)
+                == (x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device, pads)
+                for s, x in zip(self.stores, (key_states, value_states), strict=False)
+            )
+            and len(self.stores) == 2
+        )
+
+    def _find_pads(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> list[int]:
+        """Left padding of each row: from the mask, else from position ids that show it, else none."""
+        pads, source = self._known_pads(), "attention mask"
+        if pads is None or len(pads) != rows:
+            pads = counted_padding(attention_kwargs.get("position_ids"), rows, length)
+            source = "none" if pads is None else "position ids"
+        self.padding_source = source
+        return pads or [0] * rows
+
+    @property
+    def awaits_padding(self) -> bool:
+        """Whether some row has seen nothing but padding."""
+        return self.key_store is None or max(self.key_store.pads) >= self.key_store.length
+
+    def get_seq_length(self, *args: Any) -> int:
+        return 0 if self.key_store is None else self.key_store.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        length = query_length if isinstance(query_length, int) else int(query_length.shape[0])
+        return self.get_seq_length() + length, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Zero or less drops that many tokens; a positive number keeps that many (as transformers before
+        5.14 calls it)."""
+        keep = self._kept(tokens_to_remove)
+        if keep < self.get_seq_length():
+            deep = [store.truncate(keep) for store in self.stores]
+            self.deep_rollbacks += max(deep)
+            if any(rows and not store.is_lossless for rows, store in zip(deep, self.stores, strict=True)):
+                self._say("deep_rollbacks")
+
+    def _kept(self, tokens_to_remove: int) -> int:
+        length = self.get_seq_length()
+        return max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
+
+    def activate_past_recording(self) -> None:
+        """Hold a longer reserve from now on, for decoding methods that take tokens back."""
+        self._reserve = max(self._reserve, PAST_RECORDING_RESERVE)
+        for store in self.stores:
+            store.set_reserve(self._reserve)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._select(self.rows_after("reorder_cache", beam_idx))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._select(self.rows_after("batch_repeat_interleave", repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._select(self.rows_after("batch_select_indices", indices))
+
+    def rows_after(self, method: str, argument: Any) -> list[int]:
+        """The present rows that a call leaves, in order; raises what torch raises where there are no such
+        rows."""
+        if not self.get_seq_length():
+            return list(range(self._rows))
+        rows = _PICKS[method](torch.arange(self._rows), argument)
+        if rows.dim() != 1 or not len(rows):
+            raise QuantKVError(f"{method}({argument}) leaves no batch: a cache keeps one row or more")
+        return rows.tolist()
+
+    def check(self, method: str, *args: Any) -> None:
+        """Raise what a method of this layer would raise, before it changes anything."""
+        if method in _PICKS:
+            self.rows_after(method, *args)
+
+    @property
+    def _rows(self) -> int:
+        return 0 if self.key_store is None else self.key_store.rows
+
+    def _select(self, rows: list[int]) -> None:
+        for store in self.stores:
+            store.select(rows)
+
+    def reset(self) -> None:
+        self.key_store = self.value_store = None
+        self.is_initialized = False
+        self.deep_rollbacks = 0
+
+    def offload(self) -> None:
+        raise QuantKVError("a quantized cache does not offload; it stays on its layer's device")
+
+    def prefetch(self) -> None:
+        """Nothing to do: the layer never left its device."""
+
+    @property
+    def saturated(self) -> int:
+        """Stored numbers at the end of their dtype's range, as they were packed. On a CPU they are said at
+        once, on other devices, which no update reads back from, when this is asked for."""
+        count = sum(store.pages.saturated for store in self.stores)
+        if count:
+            self._say("saturated")
+        return count
+
+    @property
+    def packed_at(self) -> int | None:
+        """How many tokens were cached when those kept exact by `+q` were first packed."""
+        return min((s.packed_at for s in self.stores if s.packed_at is not None), default=None)
+
+    def _say(self, event: str) -> None:
+        self._notices.say(event, str(self.spec))
+
+    @property
+    def engine(self) -> str:
+        """The engine that reads this layer's pages: `native-` and its build, or `reference`."""
+        return f"native-{native.isa()}" if native.isa() is not None and self.has_kernels else "reference"
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether native kernels read this layer; before the first update, as far as the spec says."""
+        if self.stores:
+            return all(s.pages.format is not None and s.dtype in native.FLOATS for s in self.stores)
+        return all(tensor.build().kernel() is not None for tensor in (self.spec.key, self.spec.value))
+
+    def storages(self) -> Iterable[Tensor]:
+        for store in self.stores:
+            yield from store.storages()
+
+    @property
+    def exact_nbytes(self) -> int:
+        return sum(store.exact_nbytes for store in self.stores)
+
+    @property
+    def used_nbytes(self) -> int:
+        return self.exact_nbytes + sum(store.pages.used_nbytes for store in self.stores)
+
+    def predicted_nbytes(self) -> int:
+        """The closed form, from shapes and lengths alone."""
+        return sum(store.predicted_nbytes() for store in self.stores)
+
+    def fork(self, pads: Callable[[], list[int] | None]) -> QuantizedLayer:
+        """A layer with the same tokens on the same pages."""
+        other = copy.copy(self)
+        other._known_pads = pads
+        if self.key_store is not None and self.value_store is not None:
+            other.key_store, other.value_store = self.key_store.fork(), self.value_store.fork()
+        return other
+
+    def resume(self, keys: Tensor, values: Tensor, length: int) -> None:
+        """Hold the keys and values of a sequence of `length`, of which a window may keep only the newest."""
+        self.update(keys, values)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain numbers from which `restore` makes the same layer again."""
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, Any] = {"layer": {name: getattr(self, name) for name in self._facts}}
+        for name, store in zip(("key", "value"), self.stores, strict=False):
+            parts, numbers[name] = store.state()
+            tensors |= {f"{name}.{part}": x for part, x in parts.items()}
+        return tensors, numbers
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Fill a new layer with what `state` gave."""
+        self.__dict__.update(numbers["layer"])
+        if "key" not in numbers:
+            return
+        self.lazy_initialization(tensors["key.ring"], tensors["value.ring"], numbers["key"]["pads"])
+        for name, store in zip(("key", "value"), self.stores, strict=True):
+            parts = {part: tensors[f"{name}.{part}"] for part in ("pages", "ring", "sinks")}
+            store.restore(parts, numbers[name])
+
+
+def _unknown() -> None:
+    """The padding of a layer that no cache tells."""
+
+
+def _on_host(indices: Any) -> Any:
+    return indices.cpu() if isinstance(indices, Tensor) else indices

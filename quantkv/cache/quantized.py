@@ -1,0 +1,363 @@
+"""`QuantizedCache`: a transformers cache whose full-attention layers hold packed keys and values."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import weakref
+from collections.abc import Iterable
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from quantkv.cache.changes import AllOrNothing
+from quantkv.cache.kv_shapes import check_fits
+from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.notices import Notices
+from quantkv.cache.sharing import donor
+from quantkv.cache.sliding import QuantizedSlidingLayer
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.text import parse_spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+PREFILLS = ("exact", "final")
+ASKED_FOR_MASK: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantkv_cache", default=None)
+"""The cache whose `get_mask_sizes` ran last: the next mask function tells it the rows' left padding."""
+
+LENGTH_READ: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantkv_length", default=None)
+"""The cache whose length was read last: a mask that is made for another one then may mean that the model has
+put it aside."""
+
+
+class QuantizedCache(AllOrNothing):
+    """A drop-in for `DynamicCache`: `model.generate(..., past_key_values=QuantizedCache(model.config,
+    "int4-head"))`.
+
+    `spec` is a preset name, a short string or a `CacheSpec`. `prefill="final"` lets the first call attend
+    to what the store ends up holding, as simulators do; the default attends to exact keys and values.
+    Layers other than full attention stay as transformers builds them and are listed by `describe()`. Raises
+    QuantKVError where the spec cannot fit the model, UnsupportedError where no layer of the model can be
+    quantized.
+    """
+
+    is_compileable = False
+
+    def __init__(self, config: PreTrainedConfig, spec: str | CacheSpec, *, prefill: str = "exact") -> None:
+        from quantkv.cache import hooks  # registers the attention and mask functions
+
+        hooks.register()
+        if prefill not in PREFILLS:
+            raise QuantKVError(f"prefill {prefill!r}; legal: {', '.join(PREFILLS)}")
+        super().__init__(config=config)
+        self.config, self.spec, self.prefill = config, parse_spec(spec), prefill
+        self.spec.check_layers(len(self.layers))
+        self._pads: dict[int, list[int]] = {}
+        self._notices = Notices()
+        self._reasons: dict[int, str] = {}
+        for index, layer in enumerate(self.layers):
+            self._replace(index, layer)
+        if not self.quantized_layers:
+            kinds = sorted(set(self._reasons.values()))
+            raise UnsupportedError(f"{self.spec.name} applies to no layer of this model: {'; '.join(kinds)}")
+
+    def _replace(self, index: int, layer: Any) -> None:
+        spec = self.spec.for_layer(index, len(self.layers))
+        slides = type(layer) is DynamicSlidingWindowLayer
+        if not packs(spec, layer):
+            self._reasons[index] = _why_exact(layer, donor(self.config, index))
+            return
+        check_fits(spec, self.config, index)
+        options: dict[str, Any] = {
+            "prefill": self.prefill,
+            "pads": partial(self._take_pads, index),
+            "notices": self._notices,
+        }
+        self.layers[index] = (
+            QuantizedSlidingLayer(spec, layer.sliding_window, **options)
+            if slides
+            else QuantizedLayer(spec, **options)
+        )
+
+    @property
+    def quantized_layers(self) -> list[QuantizedLayer]:
+        return [layer for layer in self.layers if isinstance(layer, QuantizedLayer)]
+
+    @property
+    def num_quantized_layers(self) -> int:
+        return len(self.quantized_layers)
+
+    @property
+    def engine(self) -> str:
+        """The engine that serves the fused attention path: `native-` and its build, or `reference` where
+        some layer's codec, dtype or device has no kernels."""
+        engines = {layer.engine for layer in self.quantized_layers}
+        return "reference" if "reference" in engines else engines.pop()
+
+    @property
+    def saturated(self) -> int:
+        """Stored scales, zeros and values at the end of their dtype's range: there the format could not hold
+        what it was given."""
+        return sum(layer.saturated for layer in self.quantized_layers)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add a layer's keys and values."""
+        if getattr(self, "_is_user_defined", False):  # `generate` was given this cache
+            self._check_generate(kwargs.get("kwargs") or {})
+        views = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        self._pads.pop(layer_idx, None)  # a later call may come without a 2-D mask
+        return views
+
+    def _check_generate(self, attention_kwargs: dict[str, Any]) -> None:
+        """Raise where `generate` would go on with text of its own: without `use_cache` each step brings all
+        tokens again, and an encoder-decoder model adds its encoder's tokens to the decoder's."""
+        if attention_kwargs.get("use_cache") is False:
+            raise QuantKVError("generate was given a quantized cache and use_cache=False: leave one out")
+        if getattr(self.config, "is_encoder_decoder", False):
+            raise QuantKVError(
+                "an encoder-decoder model takes EncoderDecoderCache(QuantizedCache(config, spec), "
+                "QuantizedCache(config, spec)), not one QuantizedCache"
+            )
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        LENGTH_READ.set(weakref.ref(self))
+        return super().get_seq_length(layer_idx)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        ASKED_FOR_MASK.set(weakref.ref(self))
+        self._pads = {}
+        return super().get_mask_sizes(query_length, layer_idx)
+
+    @property
+    def awaits_padding(self) -> bool:
+        """Whether some row has no real token yet: its left padding may still grow."""
+        return any(layer.awaits_padding for layer in self.quantized_layers)
+
+    def set_padding(self, pads: list[int]) -> None:
+        """Left padding of each row, for the update that follows; it counts for rows without a real token."""
+        self._pads = dict.fromkeys(range(len(self.layers)), pads)
+
+    def _take_pads(self, index: int) -> list[int] | None:
+        return self._pads.get(index)
+
+    def activate_past_recording(self) -> None:
+        for layer in self.layers:
+            if hasattr(layer, "activate_past_recording"):
+                layer.activate_past_recording()
+
+    def fork(self) -> QuantizedCache:
+        """A cache that continues from here on its own. Packed bytes are shared until one of the two writes
+        to them."""
+        other = copy.copy(self)
+        other._pads = dict(self._pads)
+        other.layers = [_fork_layer(layer, other, index) for index, layer in enumerate(self.layers)]
+        return other
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` tokens; bit-equal to never having gone further within the reserve (see
+        `describe()` beyond it)."""
+        surplus = self.get_seq_length() - length
+        if length < 0 or surplus < 0:
+            raise QuantKVError(f"cannot keep {length} of {self.get_seq_length()} tokens")
+        try:
+            if surplus:
+                self.crop(-surplus)
+        except RuntimeError as error:
+            raise QuantKVError(f"cannot take back {surplus} tokens: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the cache to a safetensors file."""
+        from quantkv.cache.saving import save_cache
+
+        save_cache(self, Path(path))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None
+    ) -> QuantizedCache:
+        """A cache from `save`, for the same model; a given `spec` must be the saved one. Raises
+        QuantKVError naming both sides."""
+        from quantkv.cache.saving import load_cache
+
+        return load_cache(Path(path), config, spec)
+
+    @classmethod
+    def from_cache(cls, cache: Cache, config: PreTrainedConfig, spec: str | CacheSpec) -> QuantizedCache:
+        """Pack what a plain `DynamicCache` without padding holds."""
+        packed = cls(config, spec)
+        count = len(cache.layers) if isinstance(cache, DynamicCache) else 0
+        if count != len(packed.layers):
+            raise QuantKVError(
+                f"from_cache takes a DynamicCache of {len(packed.layers)} layers, as "
+                f"DynamicCache(config=model.config) makes it, not a {type(cache).__name__} of {count}"
+            )
+        if any(getattr(layer, "record_past", False) for layer in cache.layers):
+            packed.activate_past_recording()
+        for index, (source, layer) in enumerate(zip(cache.layers, packed.layers, strict=True)):
+            if not isinstance(layer, QuantizedLayer):
+                packed.layers[index] = _copied(source, layer)
+            elif source.get_seq_length():
+                layer.resume(source.keys, source.values, source.get_seq_length())
+        return packed
+
+    def to_dynamic(self) -> DynamicCache:
+        """A plain `DynamicCache` with decoded values; of a window, what transformers keeps of it."""
+        plain = DynamicCache(config=self.config)
+        for index, layer in enumerate(self.layers):
+            if not isinstance(layer, QuantizedLayer):
+                plain.layers[index] = copy.deepcopy(layer)
+            elif layer.is_initialized:
+                plain.layers[index].update(*layer.decoded())
+            if isinstance(layer, QuantizedSlidingLayer):
+                plain.layers[index].cumulative_length = layer.get_seq_length()
+                plain.layers[index].record_past = layer.record_past
+        return plain
+
+    def storages(self) -> Iterable[Tensor]:
+        """Every tensor the cache keeps alive, the exact layers' included."""
+        for layer in self.layers:
+            yield from layer.storages() if isinstance(layer, QuantizedLayer) else plain_tensors(layer)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all live storages, each counted once."""
+        sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.storages()}
+        return sum(sizes.values())
+
+    @property
+    def exact_nbytes(self) -> int:
+        """Bytes of tokens that are held exactly: sinks, window and reserve, and layers that are not
+        quantized."""
+        return sum(
+            layer.exact_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            for layer in self.layers
+        )
+
+    @property
+    def used_nbytes(self) -> int:
+        """`nbytes` less pages that are allocated and empty."""
+        return sum(
+            layer.used_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            for layer in self.layers
+        )
+
+    def predicted_nbytes(self) -> int:
+        """The closed form of `nbytes` from shapes and lengths, for a cache that was only appended to; layers
+        that are not quantized count as transformers holds them."""
+        return sum(
+            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            for layer in self.layers
+        )
+
+    @property
+    def elements(self) -> int:
+        """Key and value elements that the cached tokens stand for."""
+        return sum(
+            s.rows * s.heads * s.head_dim * s.length for layer in self.quantized_layers for s in layer.stores
+        ) + sum(
+            t.numel()
+            for layer in self.layers
+            if not isinstance(layer, QuantizedLayer)
+            for t in plain_tensors(layer)
+        )
+
+    @property
+    def effective_bits(self) -> float:
+        """Bits held per cached element, window, sinks, reserve and slack included; NaN while the cache is
+        empty."""
+        return 8 * self.nbytes / self.elements if self.elements else float("nan")
+
+    def describe(self) -> pd.DataFrame:
+        """A row per layer: what is quantized and how, what is exact and why, the engine that reads it, bytes,
+        and events: saturated numbers, exact history packed late, roll-backs beyond the reserve."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [self._describe_layer(i, layer) for i, layer in enumerate(self.layers)]
+        ).set_index("layer")
+
+    def _describe_layer(self, index: int, layer: Any) -> dict[str, Any]:
+        if not isinstance(layer, QuantizedLayer):
+            return {
+                "layer": index,
+                "quantized": False,
+                "format": "exact",
+                "why": self._reasons[index],
+                "engine": "transformers",
+                "tokens": int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else 0,
+                "nbytes": _plain_nbytes(layer),
+            }
+        key, value = layer.key_store, layer.value_store
+        return {
+            "layer": index,
+            "quantized": not layer.spec.is_raw,
+            "format": str(layer.spec),
+            "why": f"exact: first {layer.spec.sinks}, last {layer.spec.key.recent} keys, "
+            f"last {layer.spec.value.recent} values",
+            "engine": layer.engine,
+            "tokens": layer.get_seq_length(),
+            "packed_keys": key.packed(0) if key else 0,
+            "packed_values": value.packed(0) if value else 0,
+            "nbytes": sum(s.nbytes for s in layer.stores),
+            "saturated": layer.saturated,
+            "packed_at": layer.packed_at,
+            "deep_rollbacks": layer.deep_rollbacks,
+            "materialized": sum(s.materialized for s in layer.stores),
+            "padding_from": layer.padding_source,
+        }
+
+
+def _why_exact(layer: Any, shared: int | None) -> str:
+    if shared is not None:
+        return f"reads the keys and values of layer {shared}"
+    if type(layer).__name__ == "DummyLayer":
+        return "has no keys and values"
+    if type(layer) is DynamicSlidingWindowLayer:
+        return f"sliding window of {layer.sliding_window}, bounded already (+sliding packs it)"
+    return f"{type(layer).__name__} keeps its own exact state"
+
+
+def _copied(source: Any, layer: Any) -> Any:
+    """A copy of `source`, or `layer` with its tokens where they are of two kinds (a cache made without a
+    config holds whole windows)."""
+    if type(source) is type(layer) or not source.get_seq_length():
+        return copy.deepcopy(source)
+    layer.update(source.keys, source.values)
+    return layer
+
+
+def _fork_layer(layer: Any, cache: QuantizedCache, index: int) -> Any:
+    if isinstance(layer, QuantizedLayer):
+        return layer.fork(partial(cache._take_pads, index))
+    return copy.deepcopy(layer)
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """The name under which `model.forward` takes a cache: `cache` from transformers 5.24 on,
+    `past_key_values` before."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def packs(spec: CacheSpec, layer: Any) -> bool:
+    """Whether the spec packs a layer as transformers builds it: full attention, and windows if it says so."""
+    return type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and spec.sliding)
+
+
+def plain_tensors(layer: Any) -> list[Tensor]:
+    """What a layer of transformers keeps: keys and values, and the states of linear layers, which lie in
+    dicts."""
+    held = [t for x in vars(layer).values() for t in (x.values() if isinstance(x, dict) else [x])]
+    return [t for t in held if isinstance(t, Tensor) and t.numel() > 1]
+
+
+def _plain_nbytes(layer: Any) -> int:
+    return sum(t.untyped_storage().nbytes() for t in plain_tensors(layer))

@@ -1,0 +1,111 @@
+"""Saving a cache to one safetensors file and loading it again, with everything checked that must agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from quantkv.cache.exact_state import layer_state, restore_layer
+from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.quantized import QuantizedCache
+from quantkv.errors import QuantKVError, first_line
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.text import parse_spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+FORMAT_VERSION = 3
+_PASSING = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "_attn_implementation",
+    "use_cache",
+)
+"""Config entries that say nothing about which keys and values a model computes."""
+
+
+def save_cache(cache: QuantizedCache, path: Path) -> None:
+    """Packed pages, exact tokens and tables of every layer; other layers' attributes as they are."""
+    tensors: dict[str, Tensor] = {}
+    layers = []
+    for index, layer in enumerate(cache.layers):
+        parts, facts = layer.state() if isinstance(layer, QuantizedLayer) else layer_state(index, layer)
+        layers.append({"kind": type(layer).__name__, "facts": facts})
+        tensors |= {f"{index}.{part}": x.contiguous().clone() for part, x in parts.items()}
+    about = {
+        "format": FORMAT_VERSION,
+        "spec": str(cache.spec),
+        "prefill": cache.prefill,
+        "model": model_facts(cache.config),
+        "layers": layers,
+    }
+    try:
+        save_file(tensors, path, metadata={"quantkv": json.dumps(about)})
+    except (OSError, SafetensorError) as error:
+        raise QuantKVError(f"cannot write a cache to {path}: {error}") from error
+
+
+def load_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> QuantizedCache:
+    """The saved cache, for the model that `config` describes. Raises QuantKVError naming both sides of any
+    disagreement."""
+    about, tensors = _read(path)
+    _check(path, about, config, spec)
+    cache = QuantizedCache(config, about["spec"], prefill=about["prefill"])
+    try:
+        for index, (layer, saved) in enumerate(zip(cache.layers, about["layers"], strict=True)):
+            own = [name for name in tensors if name.startswith(f"{index}.")]
+            _fill(layer, {name.removeprefix(f"{index}."): tensors[name] for name in own}, saved)
+    except (KeyError, IndexError, TypeError, RuntimeError) as error:
+        raise QuantKVError(f"{path} is damaged: {type(error).__name__}: {first_line(error)}") from error
+    return cache
+
+
+def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {}).get("quantkv", "null"))
+            return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError) as error:
+        raise QuantKVError(f"cannot read a cache from {path}: {error}") from error
+
+
+def _fill(layer: Any, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
+    if type(layer).__name__ != saved["kind"]:
+        raise QuantKVError(
+            f"a saved layer is a {saved['kind']}, this model's is a {type(layer).__name__}: save with the "
+            "transformers release that loads"
+        )
+    if isinstance(layer, QuantizedLayer):
+        layer.restore(tensors, saved["facts"])
+    else:
+        restore_layer(layer, tensors, saved["facts"])
+
+
+def model_facts(config: PreTrainedConfig) -> dict[str, Any]:
+    """What of a config decides which keys and values the model computes."""
+    facts = config.get_text_config(decoder=True).to_dict()
+    return {k: v for k, v in json.loads(json.dumps(facts, default=str)).items() if k not in _PASSING}
+
+
+def _check(path: Path, about: Any, config: PreTrainedConfig, spec: str | CacheSpec | None) -> None:
+    if not isinstance(about, dict) or "format" not in about:
+        raise QuantKVError(f"{path} is no saved cache")
+    if about["format"] != FORMAT_VERSION:
+        raise QuantKVError(f"{path} has format version {about['format']}, this is version {FORMAT_VERSION}")
+    if spec is not None and parse_spec(spec) != parse_spec(about["spec"]):
+        raise QuantKVError(f"{path} holds {about['spec']}, not {parse_spec(spec)}")
+    saved, given = about["model"], model_facts(config)
+    different = sorted(k for k in saved.keys() | given.keys() if saved.get(k) != given.get(k))
+    if different:
+        both = "; ".join(
+            f"{k} {saved.get(k)!r} in the file, {given.get(k)!r} in the model" for k in different[:4]
+        )
+        raise QuantKVError(f"{path} belongs to another model: {both}")

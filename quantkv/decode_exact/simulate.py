@@ -1,0 +1,184 @@
+"""The decode-exact pass: one forward that equals token-by-token decoding through the packed cache.
+
+A plain forward pass never reads a cache, so a perplexity from it says nothing about quantization. But which
+tokens are packed at which step is a function of lengths alone: query `i`, in a call that began with `n0`
+cached tokens, reads decoded values for `S ≤ j < b(n0)` and exact ones elsewhere, separately for keys and
+values. Inside `simulate(...)` the model's attention does just that for all queries at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from quantkv.cache.hooks import SIMULATION, fused_attention
+from quantkv.cache.quantized import QuantizedCache
+from quantkv.codecs import compute_dtype, saturated
+from quantkv.decode_exact.one_pass import one_pass
+from quantkv.decode_exact.rope import reaches
+from quantkv.decode_exact.schedule import Lengths, Prefill, Schedule, read_lengths
+from quantkv.decode_exact.simulation import Simulation
+from quantkv.decode_exact.split_attention import RoundTrip, Saturation, Storage
+from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.instruments.huggingface import evaluating
+from quantkv.policy import Window
+from quantkv.spec.specs import (
+    DEFAULT_FLUSH,
+    DEFAULT_RECENT,
+    DEFAULT_RESERVE,
+    DEFAULT_SINKS,
+    CacheSpec,
+    TensorSpec,
+)
+from quantkv.spec.text import parse_spec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FakeQuant = Callable[[Tensor], Tensor]
+"""A plain function `x -> x̂` on `[B, H, T, D]` keys or values: accepted as a format, labelled simulated."""
+ENCODE_TOKENS = 2048
+"""A long history is encoded in spans of about this many tokens, so that temporaries stay bounded."""
+PLAIN_WINDOW = Window(DEFAULT_SINKS, DEFAULT_RECENT, DEFAULT_FLUSH, DEFAULT_RESERVE)
+"""Which tokens stay exact under a plain function."""
+
+
+@contextmanager
+def simulate(
+    model: PreTrainedModel,
+    spec: str | CacheSpec | FakeQuant,
+    *,
+    prefill: Prefill = 0,
+    calls: Lengths | None = None,
+    prefill_reads: str = "exact",
+    lengths: Lengths | None = None,
+    count_from: int | Lengths | None = None,
+    window: Window = PLAIN_WINDOW,
+) -> Iterator[Simulation]:
+    """Inside, `model(ids)` returns what decoding token by token through the packed cache would have returned.
+
+    `prefill=P`: the first P tokens came in one call, the rest one by one. P counts positions, leading
+    padding included; a sequence or 1-D tensor gives each row its own, and `"all_but_last"` leaves only the
+    last real token of each row to decoding (the last 1 of a 2-D attention mask, the last position without
+    one). `calls=[…]` instead gives the sizes of several prompt calls. `prefill_reads="final"`: the first
+    call attends to what the store ends up holding. `lengths` says where each row ends, for batches that are
+    padded on the right and come without a mask; it decides what is last and what is counted. Reads are
+    counted of the queries from position `count_from` on, one for all rows or one per row; by default those
+    after the prefill.
+
+    The model may be called with the whole sequence, or with a tail and a plain `DynamicCache` that holds
+    exact keys and values of what came before. `spec` may also be a plain function `x -> x̂` on `[B, H, T,
+    D]`, which leaves the tokens of `window` exact. Raises QuantKVError for arguments that fit no row, at the
+    latest when the model is called.
+    """
+    schedule = replace(Schedule.read(prefill, calls, prefill_reads), count_from=_first_counted(count_from))
+    ends = None if lengths is None else read_lengths("lengths", lengths, 0)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedError("simulate() runs models that only decode, not encoder-decoder models")
+    is_function = callable(spec) and not isinstance(spec, (str, CacheSpec))
+    cache = QuantizedCache(model.config, "exact" if is_function else parse_spec(spec))  # type: ignore[arg-type]
+    count, function = Saturation(), spec if is_function else None
+    layers = _layers_of_function(cache, function, window) if callable(function) else _layers(cache, count)
+    spans = {i: cache.layers[i].sliding_window for i, slides in enumerate(cache.is_sliding) if slides}
+    simulation = Simulation(layers, schedule, is_function, one_pass(model), spans, ends, count)
+    token = SIMULATION.set(simulation)
+    try:
+        with evaluating(model), fused_attention(model), _announced(model, simulation):
+            yield simulation
+    finally:
+        SIMULATION.reset(token)
+
+
+def _first_counted(given: int | Lengths | None) -> Tensor | None:
+    if given is None:
+        return None
+    return read_lengths("count_from", [given] if isinstance(given, int) else given, 0)
+
+
+@contextmanager
+def _announced(model: PreTrainedModel, simulation: Simulation) -> Iterator[None]:
+    """Tell the simulation whenever the model is called; a mask function alone would not, because models that
+    are given a ready 4-D mask call none."""
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda _, __, given: simulation.begin_forward(given.get("position_ids")), with_kwargs=True
+        )
+        for module in {model, model.base_model}
+    ]
+    try:
+        with reaches(model, simulation.reach):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
+    """Arguments of `simulate` for a prefill named as in the protocol: exact, final, stream or chunk:N, for
+    a prompt of `context`."""
+    if prefill == "exact":
+        return {"prefill": context}
+    if prefill == "final":
+        return {"prefill": context, "prefill_reads": "final"}
+    if prefill == "stream":
+        return {"calls": [1] * context}
+    name, _, size = str(prefill).partition(":")
+    if name != "chunk" or not size.isdecimal() or int(size) < 1:
+        raise QuantKVError(f"prefill {prefill!r}; legal: exact, final, stream, chunk:N")
+    whole, rest = divmod(context, int(size))
+    return {"calls": [int(size)] * whole + ([rest] if rest else [])}
+
+
+def _layers(cache: QuantizedCache, count: Saturation) -> dict[int, tuple[Storage, Storage]]:
+    return {
+        i: (
+            Storage(layer.spec.key_window, _round_trip(layer.spec.key, count)),
+            Storage(layer.spec.value_window, _round_trip(layer.spec.value, count)),
+        )
+        for i, layer in enumerate(cache.layers)
+        if layer in cache.quantized_layers
+    }
+
+
+def _layers_of_function(
+    cache: QuantizedCache, function: FakeQuant, window: Window
+) -> dict[int, tuple[Storage, Storage]]:
+    storage = Storage(window, _checked(function))
+    return dict.fromkeys(_layers(cache, Saturation()), (storage, storage))
+
+
+def _checked(function: FakeQuant) -> RoundTrip:
+    """The function on a copy of its own, so that one that works in place leaves exact tokens as they are.
+
+    Raises QuantKVError for another shape: torch would spread it over the tokens without a word.
+    """
+
+    def round_trip(x: Tensor) -> Tensor:
+        out = function(x.clone())
+        if not isinstance(out, Tensor) or out.shape != x.shape:
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise QuantKVError(f"a function as a format must give a tensor of {list(x.shape)}, not {got}")
+        return out
+
+    return round_trip
+
+
+def _round_trip(tensor: TensorSpec, count: Saturation) -> RoundTrip:
+    """Encode and decode whole flush chunks, a span of them at a time."""
+    codec = tensor.build()
+    span = -(-ENCODE_TOKENS // tensor.flush) * tensor.flush
+
+    def round_trip(x: Tensor) -> Tensor:
+        parts = []
+        for part in x.split(span, 2):
+            fields = codec.encode(part)
+            count.numbers += saturated(part, fields)
+            parts.append(codec.decode(fields, x.shape[-1], compute_dtype(x.dtype)))
+        return torch.cat(parts, 2)
+
+    return round_trip

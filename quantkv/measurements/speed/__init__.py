@@ -1,0 +1,1 @@
+"""Speed: decoding and prefill beside `DynamicCache` in the same minute."""

@@ -1,1 +1,0 @@
-"""What is told of retrieval and generation: tables of scores, and a heat map of depth against length."""

@@ -1,0 +1,10 @@
+"""A cache format in full: what is stored how, which tokens stay exact, and the one short string that says it.
+
+May be imported by the cache and all that is above it.
+"""
+
+from quantkv.spec.named import presets
+from quantkv.spec.specs import CacheSpec, TensorSpec
+from quantkv.spec.text import format_spec, parse_spec
+
+__all__ = ["CacheSpec", "TensorSpec", "format_spec", "parse_spec", "presets"]

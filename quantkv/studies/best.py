@@ -1,0 +1,104 @@
+"""Which numbers of a table are bold: the best of comparable formats, and all that cannot be told from it.
+
+Nothing is bold where no interval says how sure that is.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from quantkv.studies.columns import Column, Record, competes
+from quantkv.wording.numbers import missing
+
+BITS_BELOW = (4, 6, 8)
+"""Formats from one bound to the next, by the bits of a full page, are ranked together."""
+
+INTERVALS = {
+    "ppl": ("delta_nll_low", "delta_nll_high"),
+    "delta": ("delta_nll_low", "delta_nll_high"),
+    "kl": ("kl_low", "kl_high"),
+    "decode": ("ratio_low", "ratio_high"),
+    "ratio": ("ratio_low", "ratio_high"),
+    "rate": ("ratio_low", "ratio_high"),
+}
+"""By column; times are compared by the intervals of their ratios, which leave out what all arms share."""
+
+EXACT = ("bits", "memory", "memory_ratio")
+"""Columns of counts, which need no interval."""
+
+BEST = {
+    "bits": "fewest bits",
+    "memory": "least memory",
+    "memory_ratio": "least memory",
+    "decode": "shortest time",
+    "ratio": "shortest time",
+    "rate": "most tokens per second",
+    "ppl": "perplexity ratio closest to 1",
+    "delta": "ΔNLL closest to 0",
+    "kl": "lowest KL",
+}
+"""By column, what the best is. Columns without intervals, such as top-1, have none."""
+
+
+def rule(columns: Sequence[Column], groups: Iterable[Sequence[Record]]) -> str:
+    """What bold means in a table of these columns, where anything in it is; a group is of one context."""
+    groups = list(groups)
+    bold = [column for column in columns if any(best_labels(column, group) for group in groups)]
+    if not bold:
+        return ""
+    best = ", ".join(dict.fromkeys(BEST[column.name] for column in bold))
+    return (
+        "Bold: at each context the best of the quantized formats with comparable bits (of a full page: "
+        f"below 4, from 4, from 6, from 8), {best}; with it those whose interval overlaps the best one's or "
+        "that print the same. Not ranked: columns without intervals, formats alone in their group, unfit "
+        "ones, times of the reference engine."
+    )
+
+
+def best_labels(column: Column, records: Sequence[Record]) -> set[int]:
+    """Positions of the bold cells of one column among the records of one context."""
+    if column.name not in BEST or not _told_apart(records):
+        return set()
+    groups: dict[int | None, list[int]] = {}
+    for index, record in enumerate(records):
+        if competes(record) and not missing(column.badness(record)):
+            groups.setdefault(_group(record), []).append(index)
+    return {
+        index for members in groups.values() if len(members) > 1 for index in _best(column, records, members)
+    }
+
+
+def _told_apart(records: Sequence[Record]) -> bool:
+    """Quality that was scored in too few windows for an interval ranks nothing, not even sizes: which of two
+    formats is better for its bits is then unknown."""
+    scored = [record for record in records if not missing(record["kl_mean"])]
+    return not scored or any(not missing(record["kl_low"]) for record in scored)
+
+
+def _group(record: Record) -> int | None:
+    """Formats that only have a speed or a size, and so no bits, are ranked together."""
+    bits = record["bits_packed"]
+    return None if missing(bits) else bisect.bisect_right(BITS_BELOW, bits)
+
+
+def _best(column: Column, records: Sequence[Record], members: Sequence[int]) -> list[int]:
+    winner = min(members, key=lambda index: column.badness(records[index]) or 0.0)
+    best = records[winner]
+    if column.name not in EXACT and any(map(missing, _ends(column, best))):
+        return []
+    return [index for index in members if _ties(column, records[index], best)]
+
+
+def _ties(column: Column, record: Record, best: Record) -> bool:
+    if column.text(record) == column.text(best):
+        return True
+    ends, others = _ends(column, record), _ends(column, best)
+    if not ends or any(map(missing, (*ends, *others))):
+        return False
+    return bool(ends[0] <= others[1] and others[0] <= ends[1])
+
+
+def _ends(column: Column, record: Record) -> list[Any]:
+    return [record[name] for name in INTERVALS.get(column.name, ())]

@@ -1,0 +1,107 @@
+"""What a figure draws, apart from how: a curve per format with its values, intervals, failures and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from quantkv.drawing.style import BASELINE, rank
+from quantkv.studies.study import Study
+
+Values = Callable[[pd.DataFrame], pd.Series]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a summary gives a value and its interval, and which kind of cell measured it."""
+
+    kind: str
+    value: Values
+    low: Values | None = None
+    high: Values | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values over contexts, the mean over seeds; ``hollow`` where the reference engine made a time."""
+
+    label: str
+    contexts: list[int]
+    values: list[float]
+    low: list[float]
+    high: list[float]
+    hollow: bool = False
+    failed: list[int] = field(default_factory=list)
+
+
+def column(name: str, scale: float = 1.0) -> Values:
+    return lambda frame: frame[name] * scale
+
+
+def exp_of(name: str) -> Values:
+    return lambda frame: np.exp(frame[name])
+
+
+def rate_of(name: str) -> Values:
+    """Tokens per second from milliseconds per step of the whole batch."""
+    return lambda frame: 1000 * frame["batch"] / frame[name]
+
+
+MIB = 2.0**-20
+METRICS: dict[str, Metric] = {
+    "held": Metric("memory", column("held_bytes", MIB)),
+    "predicted": Metric("memory", column("predicted_bytes", MIB)),
+    "decode_ms": Metric(
+        "speed", column("decode_ms_median"), column("decode_ms_p10"), column("decode_ms_p90")
+    ),
+    "decode_tps": Metric(
+        "speed", column("decode_tokens_per_s"), rate_of("decode_ms_p90"), rate_of("decode_ms_p10")
+    ),
+    "ppl_ratio": Metric("quality", column("ppl_ratio"), exp_of("delta_nll_low"), exp_of("delta_nll_high")),
+    "kl": Metric("quality", column("kl_mean"), column("kl_low"), column("kl_high")),
+}
+
+
+def curves(study: Study, metric: Metric) -> list[Curve]:
+    """One curve per format that has a value or a failure, in the order of the tables."""
+    frame = study.frame
+    bits = frame.groupby("label")["bits_packed"].max().to_dict()
+    labels = sorted(set(frame["label"]), key=lambda label: rank(label, bits.get(label)))
+    found = [_curve(label, frame[frame["label"] == label], metric) for label in labels]
+    return [curve for curve in found if curve.contexts or curve.failed]
+
+
+def with_baseline(found: list[Curve], study: Study, *, per_second: bool) -> list[Curve]:
+    """DynamicCache's times in front: its own cells, or else the medians interleaved with the formats."""
+    if any(curve.label == BASELINE and curve.contexts for curve in found):
+        return found
+    contexts, medians = per_context(study, "baseline_ms_median")
+    values = [1000 * study.batch / ms for ms in medians] if per_second else medians
+    nothing = [float("nan")] * len(values)
+    interleaved = [Curve(BASELINE, contexts, values, nothing, nothing)] if values else []
+    return interleaved + [curve for curve in found if curve.label != BASELINE]
+
+
+def per_context(study: Study, name: str, scale: float = 1.0) -> tuple[list[int], list[float]]:
+    """One value per context that all formats share, such as the size of a 16-bit cache."""
+    medians = study.frame.groupby("context")[name].median().dropna() * scale
+    return [int(context) for context in medians.index], [float(value) for value in medians]
+
+
+def contexts_of(study: Study) -> list[int]:
+    return sorted({int(context) for context in study.frame["context"]})
+
+
+def _curve(label: str, frame: pd.DataFrame, metric: Metric) -> Curve:
+    made = {"value": metric.value, "low": metric.low, "high": metric.high}
+    measured = frame.assign(**{name: make(frame) if make else np.nan for name, make in made.items()})
+    means = measured.dropna(subset=["value"]).groupby("context")[list(made)].mean()
+    contexts = [int(context) for context in means.index]
+    status = frame[f"{metric.kind}_status"]
+    failed = {int(context) for context in frame.loc[status.notna() & (status != "ok"), "context"]}
+    hollow = metric.kind == "speed" and bool((frame["speed_engine"] == "reference").any())
+    values, low, high = ([float(value) for value in means[name]] for name in made)
+    return Curve(label, contexts, values, low, high, hollow, sorted(failed - set(contexts)))

@@ -1,0 +1,22 @@
+"""Where the machine changed while it was timed: memory bandwidth, measured before and after, drifted.
+
+A figure of times marks such contexts, and its caption says by how much.
+"""
+
+from __future__ import annotations
+
+from quantkv.measurements.speed.section import MAX_DRIFT
+from quantkv.studies.study import Study
+
+
+def drifts(study: Study) -> dict[int, float]:
+    """Contexts whose drift is too large to keep quiet about, with the largest there."""
+    known = study.frame.dropna(subset=["bandwidth_drift"])
+    largest = known.groupby("context")["bandwidth_drift"].agg(lambda own: max(own, key=abs))
+    return {int(context): float(drift) for context, drift in largest.items() if abs(drift) > MAX_DRIFT}
+
+
+def drifted(study: Study) -> str:
+    """The same as a sentence; empty where nothing drifted."""
+    found = [f"{drift:+.0%} at {context}" for context, drift in drifts(study).items()]
+    return f"Memory bandwidth drifted while timing: {', '.join(found)}." if found else ""

@@ -1,0 +1,184 @@
+"""How a curve is put on axes: line, markers, interval bars, crosses for failed cells, place in the legend.
+
+Formats that lie on top of each other are told apart by a sideways step of a point or two (the data stay as
+they are, only the drawing moves), by their markers, and by a white rim around each marker. On steep lines,
+such as memory, a step would look like another value: there only formats that coincide step apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation, Transform, blended_transform_factory
+
+from quantkv.drawing.style import Style
+from quantkv.studies.curves import Curve
+from quantkv.studies.drift import drifts
+from quantkv.studies.study import Study
+
+STEP_POINTS = 2.5
+TOTAL_POINTS = 14.0
+LONE_POINTS = 9.0
+LONE_TOTAL = 110.0
+AXES_SHARE = 0.8
+TWIN_SHARE = 0.04
+THIN = 0.7
+GREY = "#555555"
+DRIFTED = "memory bandwidth drifted while timing"
+HOLLOW = "hollow marker: PyTorch reference engine, no speed claim"
+
+
+@dataclass
+class Legend:
+    """What the legend below the axes must explain: the formats drawn, and notes on lines and marks."""
+
+    formats: dict[str, Line2D] = field(default_factory=dict)
+    notes: dict[str, Line2D] = field(default_factory=dict)
+
+    def note(self, text: str, **look: Any) -> None:
+        self.notes.setdefault(text, Line2D([], [], **look))
+
+
+def draw_curves(
+    ax: Axes,
+    found: Sequence[Curve],
+    styles: dict[str, Style],
+    legend: Legend,
+    shifts: Sequence[Transform] | None = None,
+    unlinked: Collection[str] = (),
+) -> None:
+    """Every curve with its legend entries; those in ``unlinked`` as markers only."""
+    for curve, shift in zip(found, shifts or side_steps(ax, found)):
+        style = styles[curve.label]
+        line = _line(ax, curve, style, shift)
+        if curve.label in unlinked:
+            line.set_linestyle("none")
+        legend.formats.setdefault(curve.label, key(style))
+        if curve.hollow and curve.contexts:
+            look: dict[str, Any] = {
+                "marker": "o",
+                "markersize": 4,
+                "markerfacecolor": "white",
+                "linewidth": 0,
+            }
+            legend.note(HOLLOW, color=GREY, **look)
+        if curve.failed:
+            _crosses(ax, curve, style.color, shift)
+            legend.note("cell failed or skipped", color=GREY, marker="x", markersize=4, linewidth=0)
+
+
+def side_steps(ax: Axes, found: Sequence[Curve]) -> list[Transform]:
+    """Every format's own sideways step, in points, so that equal values stay visible side by side."""
+    step = _step(ax, found, len(found))
+    return _moved(ax, [step * offset for offset in _offsets(found)])
+
+
+def steps_apart(ax: Axes, found: Sequence[Curve]) -> list[Transform]:
+    """Sideways steps only among formats of nearly the same values; the others stand on their context."""
+    steps = [0.0] * len(found)
+    for members in _coinciding(found):
+        step = _step(ax, found, len(members))
+        for index, offset in zip(members, _offsets(members)):
+            steps[index] = step * offset
+    return _moved(ax, steps)
+
+
+def _step(ax: Axes, found: Sequence[Curve], count: int) -> float:
+    """Wide for a single context, else such that the formats of one context stay apart from the next."""
+    contexts = sorted({context for curve in found for context in curve.contexts})
+    if len(contexts) < 2:
+        return min(LONE_POINTS, LONE_TOTAL / max(1, count))
+    octaves = min(math.log2(right / left) for left, right in itertools.pairwise(contexts))
+    left, right = ax.get_xlim()
+    figure, grid = _layout_of(ax)
+    gap = 72 * AXES_SHARE * figure.get_figwidth() / grid.ncols * octaves / math.log2(right / left)
+    return min(STEP_POINTS, min(TOTAL_POINTS, gap / 2) / max(1, count - 1))
+
+
+def _layout_of(ax: Axes) -> tuple[Any, Any]:
+    return ax.get_figure(), ax.get_gridspec()
+
+
+def _coinciding(found: Sequence[Curve]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for index, curve in enumerate(found):
+        near = next((group for group in groups if _is_near(found[group[0]], curve)), None)
+        if near is None:
+            groups.append([index])
+        else:
+            near.append(index)
+    return groups
+
+
+def _is_near(one: Curve, other: Curve) -> bool:
+    mine, theirs = dict(zip(one.contexts, one.values)), dict(zip(other.contexts, other.values))
+    shared = mine.keys() & theirs.keys()
+    return bool(shared) and all(abs(mine[c] / theirs[c] - 1) < TWIN_SHARE for c in shared if theirs[c])
+
+
+def _moved(ax: Axes, points: Sequence[float]) -> list[Transform]:
+    figure, _ = _layout_of(ax)
+    return [ax.transData + ScaledTranslation(step / 72, 0, figure.dpi_scale_trans) for step in points]
+
+
+def thin_line(ax: Axes, curve: Curve, style: Style) -> None:
+    (line,) = ax.plot(curve.contexts, curve.values, color=style.color, linestyle=style.linestyle)
+    line.set(linewidth=THIN, zorder=2.8, gid=f"predicted:{curve.label}")
+
+
+def mark_drifts(ax: Axes, study: Study, legend: Legend) -> None:
+    """A question mark above each context at which the machine did not keep its speed."""
+    look: dict[str, Any] = {"color": GREY, "marker": "$?$", "markersize": 5, "linewidth": 0}
+    for context in drifts(study):
+        place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False}
+        ax.plot([context], [1.0], gid=f"drift:{context}", **place, **look)
+        legend.note(DRIFTED, **look)
+
+
+def _offsets(items: Sequence[Any]) -> list[float]:
+    return [index - (len(items) - 1) / 2 for index in range(len(items))]
+
+
+def key(style: Style, *, linked: bool = True) -> Line2D:
+    """The legend's sample of a format, without the line where a figure draws none."""
+    look: dict[str, Any] = {"color": style.color, "marker": style.marker, "markersize": style.size}
+    look |= {"linestyle": style.linestyle if linked else "none"}
+    return Line2D([], [], markeredgecolor="white", markeredgewidth=0.4, **look)
+
+
+def _line(ax: Axes, curve: Curve, style: Style, shift: Transform) -> Line2D:
+    (line,) = ax.plot(
+        curve.contexts,
+        curve.values,
+        label=curve.label,
+        gid=f"format:{curve.label}",
+        color=style.color,
+        linestyle=style.linestyle,
+        marker=style.marker,
+        markersize=style.size,
+        markerfacecolor="white" if curve.hollow else style.color,
+        markeredgecolor=style.color if curve.hollow else "white",
+        markeredgewidth=0.9 if curve.hollow else 0.4,
+        zorder=3,
+        clip_on=False,
+    )
+    line.set_transform(shift)
+    spans = [span for span in zip(curve.contexts, curve.low, curve.high) if not any(map(math.isnan, span))]
+    if spans:
+        bars = ax.vlines(*zip(*spans), color=style.color, linewidth=0.8, zorder=2.5)
+        bars.set_gid(f"interval:{curve.label}")
+        bars.set_transform(shift)
+    return line
+
+
+def _crosses(ax: Axes, curve: Curve, color: str, shift: Transform) -> None:
+    """A failed cell leaves a cross on the lower edge, never a point at a value."""
+    (crosses,) = ax.plot(curve.failed, [0.0] * len(curve.failed), marker="x", markersize=4, linewidth=0)
+    crosses.set(color=color, clip_on=False, zorder=4, gid=f"failed:{curve.label}")
+    crosses.set_transform(blended_transform_factory(shift, ax.transAxes))

@@ -1,0 +1,3 @@
+"""The version of quantkv, which stands in every row."""
+
+__version__ = "0.1.0"
