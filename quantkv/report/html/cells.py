@@ -12,7 +12,7 @@ from quantkv.wording.numbers import DASH, missing
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     text: str
     sort: float | str | None
 
@@ -36,7 +36,7 @@ class Line:
     context: int
     rows: tuple[int, ...]
     verdict: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Grid:
     lines: tuple[Line, ...]
 
 
-NOTHING = Cell(DASH, None)
+NOTHING = TableCell(DASH, None)
 
 
-def whole(value: Any) -> Cell:
-    return NOTHING if missing(value) else Cell(str(int(value)), float(value))
+def whole(value: Any) -> TableCell:
+    return NOTHING if missing(value) else TableCell(str(int(value)), float(value))
 
 
-def plain(value: Any) -> Cell:
+def plain(value: Any) -> TableCell:
     if missing(value):
         return NOTHING
     if isinstance(value, bool):
-        return Cell("yes" if value else "no", float(value))
-    return Cell(str(value), float(value) if isinstance(value, int | float) else str(value))
+        return TableCell("yes" if value else "no", float(value))
+    return TableCell(str(value), float(value) if isinstance(value, int | float) else str(value))

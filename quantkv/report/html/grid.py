@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quantkv.drawing.style import rank
-from quantkv.report.html.cells import Cell, Grid, Head, Line, plain, whole
+from quantkv.report.html.cells import TableCell, Grid, Head, Line, plain, whole
 from quantkv.report.html.headings import SHARE, heading
 from quantkv.report.html.index import Results, cell_of_record, rows_of_records
 from quantkv.report.html.joined import joined
@@ -48,7 +48,7 @@ def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
     for at, row, own in zip(numbers_of, rows, _settings(rows)):
         context, section = int(requested(row, "context") or 0), row.get(kind) or {}
         label = found.labels[at]
-        cells = [Cell(label, label), whole(context), *(plain(own.get(name)) for name in identity)]
+        cells = [TableCell(label, label), whole(context), *(plain(own.get(name)) for name in identity)]
         cells += [_metric(name, section, ends.get(name)) for name in shown]
         cells.append(_remarks(row))
         verdict = verdicts.get(at, "")
@@ -118,7 +118,7 @@ def _flat(ends: Mapping[str, tuple[str, str]]) -> set[str]:
     return {name for pair in ends.values() for name in pair}
 
 
-def _metric(name: str, section: Mapping[str, Any], ends: tuple[str, str] | None) -> Cell:
+def _metric(name: str, section: Mapping[str, Any], ends: tuple[str, str] | None) -> TableCell:
     value: Any = section.get(name)
     if missing(value) or isinstance(value, str | bool):
         return plain(value)
@@ -127,8 +127,8 @@ def _metric(name: str, section: Mapping[str, Any], ends: tuple[str, str] | None)
         return whole(value)
     interval: list[Any] = [section.get(end) for end in ends or ()]
     if not interval or any(map(missing, interval)):
-        return Cell(numbers.percent(value) if unit == SHARE else _digits(value * scale), float(value))
-    return Cell(_with_interval(name, *(scale * number for number in (value, *interval))), float(value))
+        return TableCell(numbers.percent(value) if unit == SHARE else _digits(value * scale), float(value))
+    return TableCell(_with_interval(name, *(scale * number for number in (value, *interval))), float(value))
 
 
 def _with_interval(name: str, value: float, low: float, high: float) -> str:
@@ -143,9 +143,9 @@ def _digits(value: float) -> str:
     return numbers.compact(value, DIGITS) if abs(value) < 1 else numbers.significant(value, DIGITS)
 
 
-def _remarks(row: Row) -> Cell:
+def _remarks(row: Row) -> TableCell:
     """Status and reason where there are no numbers, flags, and what ran otherwise than asked."""
     status = "" if row.get("status") == "ok" else f"{row.get('status')}: {row.get('reason') or 'no reason'}"
     flags = (row.get(str(row["kind"])) or {}).get("flags") or []
     text = "; ".join(filter(None, (status, *flags, *((row.get("effective") or {}).get("notes") or []))))
-    return Cell(text, text) if text else Cell("", None)
+    return TableCell(text, text) if text else TableCell("", None)

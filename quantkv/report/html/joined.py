@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantkv.report.behaviour_columns import COLUMNS as OF_TASKS
-from quantkv.report.html.cells import NOTHING, Cell, Grid, Head, Line, whole
+from quantkv.report.html.cells import NOTHING, TableCell, Grid, Head, Line, whole
 from quantkv.report.html.index import Results, cell_of, cell_of_record, number, rows_of_records
 from quantkv.report.html.tasks import part, task_rows
 from quantkv.studies.columns import Column, shown_columns
@@ -116,25 +116,25 @@ def _without_record(shape: _Shape, numbers: Sequence[int], found: Results) -> It
         yield Line(label, subject, context, tuple(own.values()), "", tuple(cells))
 
 
-def _start(shape: _Shape, text: str, label: str, asked: Mapping[str, Any], study: str) -> list[Cell]:
-    cells = [Cell(text, label), whole(asked.get("context"))]
-    return cells + [Cell(study, study)] * shape.studies + [whole(asked.get("seed"))] * shape.seeds
+def _start(shape: _Shape, text: str, label: str, asked: Mapping[str, Any], study: str) -> list[TableCell]:
+    cells = [TableCell(text, label), whole(asked.get("context"))]
+    return cells + [TableCell(study, study)] * shape.studies + [whole(asked.get("seed"))] * shape.seeds
 
 
-def _cell(column: Column, record: Record) -> Cell:
+def _cell(column: Column, record: Record) -> TableCell:
     text = (column.short if column.name == "delta" else column.text)(record)
     name = VALUES.get(column.name, column.name)
-    return Cell(text, number(record[name]) if name in record else number(column.badness(record)))
+    return TableCell(text, number(record[name]) if name in record else number(column.badness(record)))
 
 
-def _task(at: int | None, found: Results) -> Cell:
+def _task(at: int | None, found: Results) -> TableCell:
     if at is None:
         return NOTHING
     row = found.rows[at]
     kind, section = str(row["kind"]), row.get(str(row["kind"])) or {}
     if (value := number(section.get(OF_A_TASK[kind]))) is None:
-        return Cell(DASH if row.get("status") == "ok" else str(row.get("status")), None)
-    return Cell(OF_TASKS[kind][0].text(section), value)
+        return TableCell(DASH if row.get("status") == "ok" else str(row.get("status")), None)
+    return TableCell(OF_TASKS[kind][0].text(section), value)
 
 
 def _of_tasks(own: Mapping[Task, int], found: Results) -> Iterator[str]:
@@ -152,6 +152,6 @@ def _words(record: Record) -> str:
     return "; ".join(filter(None, (notes(record), *flags)))
 
 
-def _notes(parts: Sequence[str] | Iterator[str]) -> Cell:
+def _notes(parts: Sequence[str] | Iterator[str]) -> TableCell:
     text = "; ".join(filter(None, parts))
-    return Cell(text, text or None)
+    return TableCell(text, text or None)
