@@ -18,7 +18,7 @@ from quantkv.bench import decode, machine, stock, table
 from quantkv.bench.attention import BASELINE, FOLDED, AttentionSettings, bench_attention
 from quantkv.bench.decode import DecodeSettings, add_growth, bench_decode, clocked_updates, update_steps
 from quantkv.bench.encode import EncodeSettings, bench_encode
-from quantkv.bench.machine import Limits, Rates
+from quantkv.bench.machine import MachineLimits, Rates
 from quantkv.bench.report import as_json
 from quantkv.bench.rounds import Arm, ratios, take_turns, timed_row
 from quantkv.bench.work import ModelWork
@@ -28,7 +28,7 @@ from quantkv.models import random_model
 from quantkv.peers import versions, worker
 from quantkv.spec.text import parse_spec
 
-STEADY = Limits(Rates({1: 10e9}, 20e9), Rates({1: 10.5e9}, 20e9), "native")
+STEADY = MachineLimits(Rates({1: 10e9}, 20e9), Rates({1: 10.5e9}, 20e9), "native")
 FORMATS = ("int8-channel", "int4-head", "kivi-2")
 
 
@@ -112,7 +112,7 @@ def test_the_limit_is_the_slower_of_bytes_and_arithmetic() -> None:
 
 def test_a_drift_of_bandwidth_is_flagged() -> None:
     assert STEADY.flags == [] and STEADY.drift == pytest.approx(0.05)
-    drifted = Limits(Rates({1: 10e9, 2: 10e9}, 20e9), Rates({1: 10e9, 2: 8e9}, 20e9), "native")
+    drifted = MachineLimits(Rates({1: 10e9, 2: 10e9}, 20e9), Rates({1: 10e9, 2: 8e9}, 20e9), "native")
     assert drifted.flags == ["memory bandwidth drifted by -20%"]
 
 
@@ -121,7 +121,7 @@ def test_limits_without_the_native_engine(monkeypatch: pytest.MonkeyPatch) -> No
     probe = machine.Probe()
     rates = probe.rates([1])
     assert rates.read[1] > 0 and rates.peak > 0
-    assert "no native engine" in Limits(rates, rates, probe.method).flags[0]
+    assert "no native engine" in MachineLimits(rates, rates, probe.method).flags[0]
 
 
 def test_an_instruction_set_is_chosen_for_a_while() -> None:

@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from quantkv import native
 from quantkv.attention import attend
-from quantkv.bench.machine import Limits, Probe, instruction_set
+from quantkv.bench.machine import MachineLimits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
 from quantkv.bench.rounds import (
     Arm,
@@ -110,7 +110,7 @@ def bench_attention(settings: AttentionSettings, progress: Progress = quiet) -> 
         probe = Probe()
         before = probe.rates(threads)
         measured = [_arms_at(n, specs, settings, probe, flags, progress) for n in settings.tokens]
-        limits = Limits(before, probe.rates(threads), probe.method)
+        limits = MachineLimits(before, probe.rates(threads), probe.method)
         for arms in measured:
             rows += _rows(arms, limits, settings, flags)
         return make_report("attention", settings, probe, limits, rows, flags)
@@ -252,7 +252,7 @@ def _affordable(arms: Sequence[Arm], flags: list[str]) -> list[Arm]:
 
 
 def _rows(
-    arms: Sequence[Arm], limits: Limits, settings: AttentionSettings, flags: list[str]
+    arms: Sequence[Arm], limits: MachineLimits, settings: AttentionSettings, flags: list[str]
 ) -> list[dict[str, Any]]:
     base, fast = (next(arm for arm in arms if arm.name == name) for name in (BASELINE, FOLDED))
     decodes = {arm.about["format"]: arm for arm in arms if arm.about["kind"] == "decode"}

@@ -18,7 +18,7 @@ import torch
 
 from quantkv.arms.arm import BASELINE, failure
 from quantkv.bench.attention import FORMATS
-from quantkv.bench.machine import Limits, Probe, instruction_set
+from quantkv.bench.machine import MachineLimits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
 from quantkv.bench.rounds import Progress, check_counts, check_threads, quiet, ratios, refused, spread
 from quantkv.bench.stock import stock_lanes
@@ -90,7 +90,7 @@ def bench_decode(
         if settings.prefill:
             bench.prefill()
             finished(in_short(f"prefill of {settings.prefill} tokens", bench.prefill_rows))
-        limits = Limits(before, probe.rates([settings.threads]), probe.method)
+        limits = MachineLimits(before, probe.rates([settings.threads]), probe.method)
         for row in (*bench.rows, *bench.prefill_rows):
             add_limit(row, limits, settings.threads)
         add_growth(bench.rows)
@@ -303,7 +303,7 @@ def clocked_updates(cache: Any) -> Iterator[list[float]]:
         del cache.update
 
 
-def add_limit(row: Row, limits: Limits, threads: int) -> None:
+def add_limit(row: Row, limits: MachineLimits, threads: int) -> None:
     """The least time this machine needs for a row's bytes and multiply-adds, and how far the row is away."""
     if row["status"] != "ok":
         return

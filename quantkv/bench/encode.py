@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quantkv.bench.attention import FORMATS
-from quantkv.bench.machine import Limits, Probe, instruction_set
+from quantkv.bench.machine import MachineLimits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
 from quantkv.bench.rounds import (
     Arm,
@@ -62,7 +62,7 @@ def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> dict[s
         before = probe.rates([settings.threads])
         arms = [arm for text, spec in specs.items() for arm in _format_arms(text, spec, settings)]
         take_turns(arms, settings.rounds, seed=settings.seed, progress=progress)
-        limits = Limits(before, probe.rates([settings.threads]), probe.method)
+        limits = MachineLimits(before, probe.rates([settings.threads]), probe.method)
         slow = {f"{arm.about['format']} {arm.about['tensor']}" for arm in arms if arm.about["no_native"]}
         flags = [f"{name} has no native encoder" for name in sorted(slow)]
         return make_report("encode", settings, probe, limits, _rows(arms, limits), flags)
@@ -127,7 +127,7 @@ def _undo(store: PageStore) -> None:
     store.truncate(0, 0)
 
 
-def _rows(arms: list[Arm], limits: Limits) -> list[dict[str, Any]]:
+def _rows(arms: list[Arm], limits: MachineLimits) -> list[dict[str, Any]]:
     """A row per arm; the native one says how many times faster than PyTorch's it is."""
     torch_arms = {_case_of(arm): arm for arm in arms if arm.about["encoder"] == "torch"}
     rows = []

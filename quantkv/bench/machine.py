@@ -81,7 +81,7 @@ def _seconds(work: Any) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MachineLimits:
     """The rates before and after the arms ran; an arm is held against their mean."""
 
     before: Rates

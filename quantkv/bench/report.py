@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quantkv.arms.formats import parse_format
-from quantkv.bench.machine import Limits, Probe, description
+from quantkv.bench.machine import MachineLimits, Probe, description
 from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec
 
@@ -21,7 +21,7 @@ def make_report(
     benchmark: str,
     settings: Any,
     probe: Probe,
-    limits: Limits,
+    limits: MachineLimits,
     rows: list[dict[str, Any]],
     flags: Sequence[str],
     **more: Any,

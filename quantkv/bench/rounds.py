@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quantkv.bench.machine import Limits
+from quantkv.bench.machine import MachineLimits
 from quantkv.cores import cores
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
@@ -95,7 +95,7 @@ def ratios(top: Sequence[float | None], bottom: Sequence[float | None]) -> Numbe
     return spread(found) | {"low": low, "high": high}
 
 
-def timed_row(arm: Arm, limits: Limits) -> dict[str, Any]:
+def timed_row(arm: Arm, limits: MachineLimits) -> dict[str, Any]:
     """The row of an arm that ran: times in ms, bytes, the limit of the machine and how far it is away."""
     ms = [1000 * s for s in arm.seconds]
     middle = float(np.median(ms))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.bench.machine import Limits, Probe
+from quantkv.bench.machine import MachineLimits, Probe
 from quantkv.bench.report import make_report, parse_formats
 from quantkv.bench.rounds import (
     Arm,
@@ -68,7 +68,7 @@ def bench_simulate(settings: SimulateSettings, progress: Progress = quiet) -> di
     before = probe.rates([settings.threads])
     with hf.attention(model, "sdpa"):
         measured = [arms_at(model, n, specs, settings, progress) for n in settings.tokens]
-    limits = Limits(before, probe.rates([settings.threads]), probe.method)
+    limits = MachineLimits(before, probe.rates([settings.threads]), probe.method)
     rows = [row for arms in measured for row in rows_of(arms, limits)]
     return make_report("simulate", settings, probe, limits, rows, flags_of(rows))
 
@@ -121,7 +121,7 @@ def scratch_bytes(arm: Arm, device: torch.device) -> int | None:
         return counter.peak()
 
 
-def rows_of(arms: Sequence[Arm], limits: Limits) -> list[dict[str, Any]]:
+def rows_of(arms: Sequence[Arm], limits: MachineLimits) -> list[dict[str, Any]]:
     plain = arms[0]
     return [timed_row(arm, limits) | {"time_to_plain": ratios(arm.seconds, plain.seconds)} for arm in arms]
 
