@@ -28,7 +28,7 @@ from quantkv.rows.claims import STALE_SECONDS, Claims
 from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.runner import run_sweep
 from quantkv.watching.claimed import read_claims, workers
-from quantkv.watching.planned import Plan
+from quantkv.watching.planned import PlannedCells
 from quantkv.watching.snapshot import Folder, rate
 from quantkv.watching.view import log_line
 
@@ -130,26 +130,26 @@ def test_a_plan_tells_what_is_to_come_and_how_long_it_takes(tmp_path: Path, conf
     out = tmp_path / "r"
     run_sweep(sweep(out, speed=None), measure=FakeMeasure(), console=Console(quiet=True))
     run_sweep(sweep(out, contexts=[64]), measure=FakeMeasure(), console=Console(quiet=True))
-    seen = Folder(out, Plan(config, out)).look()
+    seen = Folder(out, PlannedCells(config, out)).look()
     assert (seen.total, seen.status("ok")) == (CELLS, CELLS - 3) and not seen.done
     assert not seen.left_unknown and seen.left_seconds == pytest.approx(
         3 * 0.5 * 1.5
     )  # half grows with context
     run_sweep(sweep(out), measure=FakeMeasure(), console=Console(quiet=True))
-    seen = Folder(out, Plan(config, out)).look()
+    seen = Folder(out, PlannedCells(config, out)).look()
     assert seen.done and seen.with_rows == CELLS and seen.left_seconds is None
 
 
 def test_workers_share_the_time_that_is_left(tmp_path: Path, config: Path) -> None:
     out = tmp_path / "r"
     run_sweep(sweep(out, contexts=[64]), measure=FakeMeasure(), console=Console(quiet=True))
-    alone = Folder(out, Plan(config, out)).look().left_seconds
+    alone = Folder(out, PlannedCells(config, out)).look().left_seconds
     with Claims(out) as claims:
         claims.take("a" * 64)
         mine = json.loads((out / ".claims" / f"{'a' * 64}.json").read_text())
         other = out / ".claims" / f"{'b' * 64}.json"
         other.write_text(json.dumps(mine | {"host": "another"}))
-        shared = Folder(out, Plan(config, out)).look().left_seconds
+        shared = Folder(out, PlannedCells(config, out)).look().left_seconds
         other.unlink()
     assert alone is not None and shared == pytest.approx(alone / 2)
 
@@ -162,7 +162,7 @@ def test_rows_of_other_settings_are_not_of_the_plan(tmp_path: Path, config: Path
         console=Console(quiet=True),
     )
     assert Folder(out).look().status("ok") == 4
-    assert Folder(out, Plan(config, out)).look().status("ok") == 0
+    assert Folder(out, PlannedCells(config, out)).look().status("ok") == 0
 
 
 def test_a_report_of_a_plan_has_the_rows_of_each_checkpoint(tmp_path: Path, config: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_report_of_a_plan_has_the_rows_of_each_checkpoint(tmp_path: Path, conf
         keyed[3]["model"] = weights[1]
         key = hashlib.sha256(json.dumps(keyed, sort_keys=True).encode()).hexdigest()
         rows.append(row | {"key": key, "provenance": {"fingerprint": weights[1], "keyed": keyed}})
-    plan, failed = Plan(config, out), {"status": "failed", "reason": "broke", "quality": None}
+    plan, failed = PlannedCells(config, out), {"status": "failed", "reason": "broke", "quality": None}
     blind = rows[0] | failed | {"provenance": rows[0]["provenance"] | {"fingerprint": None}}
     for order in (rows, rows[::-1], [blind, *rows]):
         found = plan.answering(order)
@@ -191,7 +191,7 @@ def test_a_failed_cell_ends_a_watch_only_when_nobody_may_try_it_again(tmp_path: 
 
     out = tmp_path / "r"
     run_sweep(sweep(out), measure=FakeMeasure(breaks), console=Console(quiet=True))
-    plan = Plan(config, out)
+    plan = PlannedCells(config, out)
     seen = Folder(out, plan).look()
     assert seen.status("failed") == 6 and seen.done
     with Claims(out):

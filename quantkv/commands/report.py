@@ -68,9 +68,9 @@ def _chosen(
     if config is None:
         return rows, Report()
     from quantkv.sweep.labels import current_names
-    from quantkv.watching.planned import Plan
+    from quantkv.watching.planned import PlannedCells
 
-    plan = Plan(config, folder)
+    plan = PlannedCells(config, folder)
     mine = {id(row) for row in plan.answering(rows)}
     chosen = [row for row in rows if id(row) in mine]
     return current_names(chosen, plan.settings), plan.settings.report

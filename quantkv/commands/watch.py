@@ -15,7 +15,7 @@ from quantkv.wording.streams import new_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from quantkv.watching.planned import Plan
+    from quantkv.watching.planned import PlannedCells
     from quantkv.watching.snapshot import Folder, Snapshot
 
 SECONDS = 1.0
@@ -50,12 +50,12 @@ def watch(
     raise typer.Exit(FAILED if last.status("failed") else 0)
 
 
-def _plan(config: Path | None, folder: Path) -> Plan | None:
+def _plan(config: Path | None, folder: Path) -> PlannedCells | None:
     if config is None:
         return None
-    from quantkv.watching.planned import Plan
+    from quantkv.watching.planned import PlannedCells
 
-    return Plan(config, folder)
+    return PlannedCells(config, folder)
 
 
 def _live(folder: Folder, console: Console) -> Snapshot:

@@ -27,7 +27,7 @@ from quantkv.wording.escapes import markdown
 
 TABLES = ("md", "tex", "csv")
 PAGE = "report.html"
-Plan = Mapping[str, list[str]]
+FigureFiles = Mapping[str, list[str]]
 """Figure to its file names."""
 
 
@@ -111,7 +111,7 @@ def write_report(
 
 def _say_absent(
     wanted: Sequence[str],
-    plan: Mapping[str, Plan],
+    plan: Mapping[str, FigureFiles],
     extras: Sequence[Extra],
     tell: Callable[[str], None] | None,
 ) -> None:
@@ -158,7 +158,7 @@ def _place(results: Any, out: str | Path | None) -> Path:
     return Path(out) if out is not None else Path(results) / "report"
 
 
-def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several: bool) -> Plan:
+def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several: bool) -> FigureFiles:
     """The figures there are numbers for, each with its file names."""
     if not wanted or not kinds:
         return {}
@@ -169,7 +169,7 @@ def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several:
     return {name: [f"{stem}.{kind}" for kind in kinds] for name, stem in stems.items()}
 
 
-def _write_figures(study: Study, plan: Plan, folder: _Folder, width: str) -> None:
+def _write_figures(study: Study, plan: FigureFiles, folder: _Folder, width: str) -> None:
     for name, files in plan.items():
         from quantkv.report.plots import draw, rendered
 
@@ -224,7 +224,7 @@ def _width(figure: str, width: str) -> str:
 def _tables(
     rows: Sequence[Row],
     found: Sequence[Study],
-    plan: Mapping[str, Plan],
+    plan: Mapping[str, FigureFiles],
     wanted: Sequence[str],
     kinds: Sequence[str],
 ) -> dict[str, str]:
@@ -239,7 +239,7 @@ def _tables(
     return texts
 
 
-def _section(study: Study, plan: Plan, wanted: Sequence[str]) -> str:
+def _section(study: Study, plan: FigureFiles, wanted: Sequence[str]) -> str:
     """One study in Markdown: table, caption, figures, and what could not be drawn."""
     batch = "" if study.batch == 1 or "batch" in study.told else f", batch {study.batch}"
     lines = [f"## {markdown(study.title)}{batch}", "", markdown_table(study)]
@@ -253,7 +253,7 @@ def _section(study: Study, plan: Plan, wanted: Sequence[str]) -> str:
 
 
 def _tex_figures(
-    found: Sequence[Study], plan: Mapping[str, Plan], extras: Sequence[Extra], kinds: Sequence[str]
+    found: Sequence[Study], plan: Mapping[str, FigureFiles], extras: Sequence[Extra], kinds: Sequence[str]
 ) -> str:
     """A figure environment for every figure, in the order they are written."""
     texts = []

@@ -18,7 +18,7 @@ from torch import Tensor
 from quantkv.data import Text, load_text, tokenize
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.measurements.memory.run import memory_cell
-from quantkv.measurements.quality.protocols import Plan, Protocol
+from quantkv.measurements.quality.protocols import Protocol, WindowPlan
 from quantkv.measurements.quality.run import quality_block
 from quantkv.measurements.speed.run import speed_block
 from quantkv.models import load_model, model_identity
@@ -70,7 +70,7 @@ class LocalSession:
         self.model, self.tokenizer = _load(entry)
         self.config, self.device = self.model.config, self.model.device
         self.identity = model_identity(self.model)
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, WindowPlan] = {}
         self._fits: dict[str, Fitted] = {}
         self.behaviour = Behaviour(self.tokenizer, sweep)
         check_limit(self.config, entry.id, sweep)
@@ -227,7 +227,7 @@ class LocalSession:
     def _ids(self) -> Tensor:
         return tokenize(self.text, self.tokenizer)
 
-    def _plan(self, seed: int) -> Plan:
+    def _plan(self, seed: int) -> WindowPlan:
         """The windows of a seed: their ends are the same for every context of the sweep."""
         if seed not in self._plans:
             span = max(self.sweep.contexts_of_quality())

@@ -17,7 +17,7 @@ from quantkv.wording.parts import fingerprint_of
 RANK = ("failed", "skipped", "ok")
 
 
-class Plan:
+class PlannedCells:
     """A sweep file laid over a results folder."""
 
     def __init__(self, config: Path, folder: Path) -> None:

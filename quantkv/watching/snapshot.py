@@ -15,7 +15,7 @@ from quantkv.watching.claimed import Claim, is_being_worked_on, read_claims, wor
 from quantkv.wording.escapes import one_line
 
 if TYPE_CHECKING:
-    from quantkv.watching.planned import Plan
+    from quantkv.watching.planned import PlannedCells
 
 RECENT_SECONDS = 600.0
 MIN_SPAN_SECONDS = 30.0
@@ -84,7 +84,7 @@ class Folder:
     """A results folder; its rows are read again only when a file changed, so that watching costs the
     measurements little."""
 
-    def __init__(self, path: Path, plan: Plan | None = None) -> None:
+    def __init__(self, path: Path, plan: PlannedCells | None = None) -> None:
         if not path.is_dir() and plan is None:
             raise QuantKVError(
                 f"no results folder {path}; with --config, a sweep that is yet to start is waited for"

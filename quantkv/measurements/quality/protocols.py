@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 WHOLE: dict[str, Any] = {"prefill": "stream", "windows": None, "bos": "text"}
 """Defaults where windows are scored whole."""
 BOS = ("per_window", "text", "none")
-Plan = Windows | WholeWindows
+WindowPlan = Windows | WholeWindows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,14 @@ class Protocol:
             name: value for name, value in asdict(self).items() if value is not None and value is not False
         }
 
-    def plan(self, ids: Tensor, tokenizer: Any, *, span: int, seed: int = 0) -> Plan:
+    def plan(self, ids: Tensor, tokenizer: Any, *, span: int, seed: int = 0) -> WindowPlan:
         """The windows of a text's ids `[T]`, made without special tokens; `span` is the largest context."""
         bos = bos_id(tokenizer) if self.bos_found(tokenizer) != "none" else None
         if self.bos == "text" and bos is not None:
             ids, bos = torch.cat([ids.new_tensor([bos]), ids]), None
         return self.windows_of(ids, bos, span=span, seed=seed)
 
-    def windows_of(self, ids: Tensor, bos: int | None, *, span: int, seed: int = 0) -> Plan:
+    def windows_of(self, ids: Tensor, bos: int | None, *, span: int, seed: int = 0) -> WindowPlan:
         """The windows of ids as they are, each begun with the BOS where there is one."""
         if self.whole is None:
             assert self.windows is not None, "checked at construction"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quantkv.drawing.style import rank
-from quantkv.report.html.cells import TableCell, Grid, Head, Line, plain, whole
+from quantkv.report.html.cells import Grid, Head, Line, TableCell, plain, whole
 from quantkv.report.html.headings import SHARE, heading
 from quantkv.report.html.index import Results, cell_of_record, rows_of_records
 from quantkv.report.html.joined import joined

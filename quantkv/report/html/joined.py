@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantkv.report.behaviour_columns import COLUMNS as OF_TASKS
-from quantkv.report.html.cells import NOTHING, TableCell, Grid, Head, Line, whole
+from quantkv.report.html.cells import NOTHING, Grid, Head, Line, TableCell, whole
 from quantkv.report.html.index import Results, cell_of, cell_of_record, number, rows_of_records
 from quantkv.report.html.tasks import part, task_rows
 from quantkv.studies.columns import Column, shown_columns
