@@ -104,27 +104,27 @@ def read_lengths(name: str, given: Lengths, least: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchRows:
     """Where the real tokens of each row begin and end, `[B]` each."""
 
     begins: Tensor
     ends: Tensor
 
     @classmethod
-    def of_mask(cls, mask: Tensor) -> Rows:
+    def of_mask(cls, mask: Tensor) -> BatchRows:
         """From a 2-D mask with zeros before and after the real tokens; a row without any ends at 0."""
         real = mask.bool().cpu()
         after = (real.flip(-1).cumsum(-1) == 0).sum(-1)
         return cls((real.cumsum(-1) == 0).sum(-1), real.shape[-1] - after)
 
     @classmethod
-    def of_positions(cls, positions: Any, count: int, length: int) -> Rows | None:
+    def of_positions(cls, positions: Any, count: int, length: int) -> BatchRows | None:
         """As a cache reads them: None where they show no padding."""
         pads = counted_padding(positions, count, length)
         return None if pads is None else cls(torch.tensor(pads), torch.full((count,), length))
 
     @classmethod
-    def unpadded(cls, count: int, length: int) -> Rows:
+    def unpadded(cls, count: int, length: int) -> BatchRows:
         return cls(torch.zeros(count, dtype=torch.long), torch.full((count,), length))
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class Call:
     """
 
     schedule: Schedule
-    rows: Rows
+    rows: BatchRows
     offset: int
     stop: int
     first_calls: Tensor = field(init=False)

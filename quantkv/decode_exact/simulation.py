@@ -13,7 +13,7 @@ from torch import Tensor
 from quantkv.attention import KVHandle
 from quantkv.decode_exact.one_pass import OnePass
 from quantkv.decode_exact.rope import Reach
-from quantkv.decode_exact.schedule import Call, Rows, Schedule
+from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.decode_exact.split_attention import Kept, Saturation, Storage, mixed_attention
 from quantkv.errors import QuantKVError, UnsupportedError
 
@@ -31,7 +31,7 @@ class Simulation:
     lengths: Tensor | None = None
     """Where each row ends, where the caller said so."""
     saturation: Saturation = field(default_factory=Saturation)
-    _told: Rows | None = None
+    _told: BatchRows | None = None
     _positions: Any = None
     _seen: int | None = None
     _call: Call | None = None
@@ -80,7 +80,7 @@ class Simulation:
         """The 2-D mask `[B, T]` and the tokens cached before this call, as the mask function is told; a mask
         over an encoder's tokens comes after that and tells neither."""
         if self._told is None and padding is not None:
-            self._told = Rows.of_mask(padding)
+            self._told = BatchRows.of_mask(padding)
         self._seen, self._call = max(seen, self._seen or 0), None
 
     def reach(self, reach: Reach) -> None:
@@ -126,7 +126,7 @@ class Simulation:
             batch, _, length, _ = query.shape
             offset = key.shape[2] - length if self._seen is None else self._seen
             if self._told is None and offset == 0:
-                self._told = Rows.of_positions(self._positions, batch, length)
+                self._told = BatchRows.of_positions(self._positions, batch, length)
             if offset and length > 1 and not self.model.continues:
                 raise UnsupportedError(
                     "the model's linear layers do not continue from a cache with several tokens at once: "
@@ -138,15 +138,15 @@ class Simulation:
             self._begin_rows(batch, offset)
         return self._call
 
-    def _rows(self, batch: int, stop: int) -> Rows:
-        rows = Rows.unpadded(batch, stop) if self._told is None else self._told
+    def _rows(self, batch: int, stop: int) -> BatchRows:
+        rows = BatchRows.unpadded(batch, stop) if self._told is None else self._told
         if self.lengths is None:
             return rows
         if len(self.lengths) != batch:
             raise QuantKVError(f"lengths names {len(self.lengths)} rows, the model was called with {batch}")
         if int(self.lengths.max()) > stop:
             raise QuantKVError(f"lengths names {int(self.lengths.max())} tokens, the rows have {stop}")
-        return Rows(rows.begins, self.lengths)
+        return BatchRows(rows.begins, self.lengths)
 
     def _begin_rows(self, batch: int, offset: int) -> None:
         """Rows that a plain cache continues are counted on."""

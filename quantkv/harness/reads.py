@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quantkv.cache.layer import QuantizedLayer
-from quantkv.decode_exact.schedule import Call, Rows, Schedule
+from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.measurements.packed_reads import attended_layers
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def generated_reads(cache: QuantizedCache, begins: Tensor, prompt: int, ends: Te
     positions in one exact call, then a query per token until `ends` `[B]`. The prompt's last query, which
     predicts the first token, counts."""
     schedule = Schedule(torch.tensor([prompt]), count_from=torch.tensor([prompt - 1]))
-    call = Call(schedule, Rows(begins, ends), 0, max(prompt, int(ends.max())))
+    call = Call(schedule, BatchRows(begins, ends), 0, max(prompt, int(ends.max())))
     total = torch.zeros(2, dtype=torch.float64)
     for layer in attended_layers(cache):
         packs = isinstance(layer, QuantizedLayer)

@@ -27,7 +27,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class ClaimingWorker:
     """The claims of one process."""
 
     name: str
@@ -47,12 +47,12 @@ def is_being_worked_on(folder: Path) -> bool:
     return (folder / ".claims").is_dir()
 
 
-def workers(claims: Sequence[Claim]) -> list[Worker]:
+def workers(claims: Sequence[Claim]) -> list[ClaimingWorker]:
     """Claims by process; a process is stale when all of its claims are."""
     names = dict.fromkeys(claim.worker for claim in claims)
     groups = {name: [claim for claim in claims if claim.worker == name] for name in names}
     return [
-        Worker(name, len(own), min(c.heartbeat for c in own), all(c.stale for c in own))
+        ClaimingWorker(name, len(own), min(c.heartbeat for c in own), all(c.stale for c in own))
         for name, own in groups.items()
     ]
 

@@ -70,7 +70,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowTotals:
     """What the rows of a folder add up to, the time of the cells without one, and how many of those are of a
     kind whose time is unknown."""
 
@@ -91,7 +91,7 @@ class Folder:
             )
         self.path, self.plan = path, plan
         self._seen: dict[str, float] = {}
-        self._rows: Rows | None = None
+        self._rows: RowTotals | None = None
 
     def look(self) -> Snapshot:
         times = {file.name: time_of(file) for file in self.path.glob("*.json")}
@@ -111,7 +111,7 @@ class Folder:
             left_unknown=self._rows.unknown,
         )
 
-    def _read(self) -> Rows:
+    def _read(self) -> RowTotals:
         rows = read_rows(self.path, warn=lambda _: None) if self.path.is_dir() else []
         seconds, unknown = 0.0, dict[str, int]()
         if self.plan is not None:
@@ -120,7 +120,7 @@ class Folder:
         kinds = dict.fromkeys(row["kind"] for row in rows)
         counts = {kind: dict(Counter(row["status"] for row in rows if row["kind"] == kind)) for kind in kinds}
         failures = [failure(row) for row in rows if row["status"] == "failed"]
-        return Rows(counts, failures, seconds, unknown)
+        return RowTotals(counts, failures, seconds, unknown)
 
 
 def failure(row: Row) -> str:
