@@ -107,7 +107,7 @@ class Policy(Section):
     flush: OneOrMore[Positive | None] = (None,)
 
 
-class Text(Section):
+class TextSettings(Section):
     """``python-docs``, a file, or a data set on the hub."""
 
     source: str | None = None
@@ -125,13 +125,13 @@ class Text(Section):
         return {"source": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Text:
+    def _one_origin(self) -> TextSettings:
         if bool(self.source) == bool(self.hf):
             raise ValueError(TEXTS)
         return self
 
     @model_validator(mode="after")
-    def _locate(self, info: ValidationInfo) -> Text:
+    def _locate(self, info: ValidationInfo) -> TextSettings:
         if self.source and self.source not in BUILT_IN:
             self._path = located(self.source, info.context)
         return self
@@ -179,13 +179,13 @@ class QualityProtocol(Section):
         return Protocol(**self.model_dump() | {"prefill": prefill})
 
 
-class Quality(Section):
-    text: Text = Text(source="python-docs")
+class QualitySettings(Section):
+    text: TextSettings = TextSettings(source="python-docs")
     protocol: QualityProtocol = QualityProtocol()
 
 
-class Speed(Section):
-    """``formats`` limits the kind to some of the sweep's formats, as in ``Memory``."""
+class SpeedSettings(Section):
+    """``formats`` limits the kind to some of the sweep's formats, as in ``MemorySettings``."""
 
     baseline: Literal["dynamic"] = "dynamic"
     rounds: Positive = 10
@@ -195,7 +195,7 @@ class Speed(Section):
     formats: OneOrMore[str] | None = None
 
 
-class Memory(Section):
+class MemorySettings(Section):
     """``workers`` cells run side by side, each in its own process with its share of the threads."""
 
     isolate: Literal["process"] = "process"
@@ -217,23 +217,23 @@ def _check_task(value: str) -> str:
     return value
 
 
-class Retrieval(Section):
+class RetrievalSettings(Section):
     """``samples`` questions per depth, task and context; no fact lies in the last ``tail`` tokens."""
 
     tasks: OneOrMore[Annotated[str, AfterValidator(_check_task)]] = tuple(task_names())
     samples: Positive = SAMPLES
     depths: OneOrMore[Annotated[float, Field(ge=0, le=1)]] = DEPTHS
     tail: NonNegative = TAIL
-    text: Text = Text(source="python-docs")
+    text: TextSettings = TextSettings(source="python-docs")
 
 
-class Generation(Section):
+class GenerationSettings(Section):
     """``tokens`` generated after each of ``prompts`` prompts; the last two settings are those of sampling."""
 
     tokens: Annotated[int, Field(strict=True, ge=2)] = 256
     prompts: Positive = PROMPTS
     mode: OneOrMore[Literal["greedy", "sample"]] = ("greedy",)
-    text: Text = Text(source="python-docs")
+    text: TextSettings = TextSettings(source="python-docs")
     temperature: Annotated[float, Field(gt=0)] = 0.8
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
 
@@ -311,11 +311,11 @@ class Sweep(Section):
     contexts: OneOrMore[Positive]
     batch_sizes: OneOrMore[Positive] = (1,)
     seeds: OneOrMore[Seed] = (0,)
-    quality: Quality | None = None
-    retrieval: Retrieval | None = None
-    generation: Generation | None = None
-    speed: Speed | None = None
-    memory: Memory | None = None
+    quality: QualitySettings | None = None
+    retrieval: RetrievalSettings | None = None
+    generation: GenerationSettings | None = None
+    speed: SpeedSettings | None = None
+    memory: MemorySettings | None = None
     run: Run = Run()
     report: Report = Report()
 
