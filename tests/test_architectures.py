@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantkv.support.architectures import INTRODUCTION, NO_PASS, Support, examine, markdown
-from quantkv.support.modes import MODES, Seen
+from quantkv.support.modes import MODES, ModeResults
 
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
 SAMPLE = {
@@ -59,7 +59,7 @@ def test_the_table_covers_forty_families_and_gives_reasons() -> None:
 
 
 def test_markdown_of_rows_and_what_is_missing() -> None:
-    modes = Seen(9, {"beams": "other tokens"}, {"assisted": "ValueError: not with state, such as Toy"})
+    modes = ModeResults(9, {"beams": "other tokens"}, {"assisted": "ValueError: not with state, such as Toy"})
     rows = [
         Support("toy", "fused, partly", 1, 2, "one layer keeps its own", modes),
         Support("doll", "refused"),

@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig
 
 from quantkv import QuantizedCache
-from quantkv.measurements.inside.capture import Seen
+from quantkv.measurements.inside.capture import LayerCall
 from quantkv.measurements.inside.errors import exact_output, layer_errors, relative_rms
 from quantkv.measurements.inside.what_is_read import Held, held
 
@@ -76,7 +76,7 @@ def random_layer(heads: int = 2, ratio: int = 3, tokens: int = 50, queries: int 
     gap = torch.zeros(tokens, 1, dtype=torch.float64)
     gap[packed] = 0.3
     keys, values = Held(key, key + gap * dk, packed), Held(value, value + gap * dv, packed)
-    return Seen(0, query, key, value, dict(OPTIONS)), keys, values, queries
+    return LayerCall(0, query, key, value, dict(OPTIONS)), keys, values, queries
 
 
 def attention_by_hand(query, key, value, queries):

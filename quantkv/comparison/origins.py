@@ -14,7 +14,7 @@ OF_THE_MODEL = ("weights", "revision", "fingerprint")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ProvenanceDifference:
     """A field of provenance that differs in ``pairs`` pairs of rows."""
 
     field: str
@@ -23,11 +23,11 @@ class Origin:
     pairs: int
 
 
-def origins(pairs: Iterable[tuple[Row, Row]]) -> list[Origin]:
+def origins(pairs: Iterable[tuple[Row, Row]]) -> list[ProvenanceDifference]:
     """The differences, each told once, fields in a fixed order. A field that one row lacks is none."""
     seen = Counter(difference for pair in pairs for difference in _differences(*pair))
     order = {name: place for place, name in enumerate((*FIELDS, *OF_THE_MODEL))}
-    found = [Origin(*difference, pairs=count) for difference, count in seen.items()]
+    found = [ProvenanceDifference(*difference, pairs=count) for difference, count in seen.items()]
     return sorted(found, key=lambda origin: order[origin.field])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantkv.comparison.changes import WORSE, Change
 from quantkv.comparison.matching import Row
-from quantkv.comparison.origins import Origin, origins
+from quantkv.comparison.origins import ProvenanceDifference, origins
 from quantkv.rows.files import strict_json
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Comparison:
     near: list[Pair] = field(default_factory=list)
 
     @property
-    def origins(self) -> list[Origin]:
+    def origins(self) -> list[ProvenanceDifference]:
         return origins((pair.a, pair.b) for pair in self.pairs)
 
     @property

@@ -13,7 +13,7 @@ from quantkv.wording import numbers
 Section = Mapping[str, Any]
 
 
-class Column(NamedTuple):
+class BehaviourColumn(NamedTuple):
     """`short` is the header for narrow places."""
 
     header: str
@@ -63,24 +63,24 @@ def _diverged(section: Section) -> str:
     return f"{section['diverged']}/{section['prompts']}"
 
 
-COLUMNS: dict[str, tuple[Column, ...]] = {
+COLUMNS: dict[str, tuple[BehaviourColumn, ...]] = {
     "retrieval": (
-        Column("right (%)", "right %", _share("")),
-        Column("exact cache (%)", "exact %", _share("_ref")),
-        Column("p", "p", _p_value),
-        Column("Δ log-prob (nats/answer)", "Δlogp", _log_prob),
-        Column("packed reads (%)", "packed %", _percent("packed_read_fraction")),
-        Column("verdict", "verdict", _verdict),
+        BehaviourColumn("right (%)", "right %", _share("")),
+        BehaviourColumn("exact cache (%)", "exact %", _share("_ref")),
+        BehaviourColumn("p", "p", _p_value),
+        BehaviourColumn("Δ log-prob (nats/answer)", "Δlogp", _log_prob),
+        BehaviourColumn("packed reads (%)", "packed %", _percent("packed_read_fraction")),
+        BehaviourColumn("verdict", "verdict", _verdict),
     ),
     "generation": (
-        Column("KL along the exact text (nats/token)", "KL", _kl),
-        Column("top-1 (%)", "top-1 %", _percent("top1_agreement")),
-        Column("first difference (median token)", "first diff", _first_difference),
-        Column("texts that differ", "differ", _diverged),
-        Column("equal tokens (%)", "equal %", _percent("equal_tokens")),
-        Column("repeated (%)", "repeat %", _percent("repeated")),
-        Column("exact cache repeats (%)", "exact rep. %", _percent("repeated_ref")),
-        Column("packed reads (%)", "packed %", _percent("packed_read_fraction")),
+        BehaviourColumn("KL along the exact text (nats/token)", "KL", _kl),
+        BehaviourColumn("top-1 (%)", "top-1 %", _percent("top1_agreement")),
+        BehaviourColumn("first difference (median token)", "first diff", _first_difference),
+        BehaviourColumn("texts that differ", "differ", _diverged),
+        BehaviourColumn("equal tokens (%)", "equal %", _percent("equal_tokens")),
+        BehaviourColumn("repeated (%)", "repeat %", _percent("repeated")),
+        BehaviourColumn("exact cache repeats (%)", "exact rep. %", _percent("repeated_ref")),
+        BehaviourColumn("packed reads (%)", "packed %", _percent("packed_read_fraction")),
     ),
 }
 

@@ -29,7 +29,7 @@ from quantkv.cache.hooks import IMPLEMENTATION, register
 from quantkv.cache.quantized import QuantizedCache, cache_argument
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import UnsupportedError
-from quantkv.support.modes import MODES, Seen, compare_modes, error_line
+from quantkv.support.modes import MODES, ModeResults, compare_modes, error_line
 
 INTRODUCTION = f"""\
 # Which models
@@ -122,7 +122,7 @@ class Support:
     quantized: int = 0
     layers: int = 0
     reason: str = ""
-    modes: Seen | None = None
+    modes: ModeResults | None = None
     no_pass: str = ""
     """Why a decode-exact pass refuses it."""
 

@@ -118,7 +118,7 @@ MODES: dict[str, Mode] = {
 
 
 @dataclass(slots=True)
-class Seen:
+class ModeResults:
     """How many modes gave equal tokens, why others did not, and what transformers cannot do itself."""
 
     equal: int = 0
@@ -129,13 +129,13 @@ class Seen:
         return f"{self.equal} of {self.equal + len(self.unequal)}"
 
 
-def compare_modes(model: Any, spec: str) -> Seen:
+def compare_modes(model: Any, spec: str) -> ModeResults:
     """Run all modes on a `DynamicCache`, and on a `QuantizedCache` through the fused attention.
 
     In float64: two attention kernels round a near tie differently, which would be no error of the cache.
     """
     register()
-    model, seen = as_reference(model), Seen()
+    model, seen = as_reference(model), ModeResults()
     with torch.no_grad():
         for name, mode in MODES.items():
             try:

@@ -22,7 +22,7 @@ from quantkv.instruments.huggingface import evaluating, forward
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LayerCall:
     """What one layer's attention was called with: query `[1, Hq, T, D]`, key `[1, H, T, D]`, value `[1, H, T,
     Dv]`, and the options of the engines (mask, causal, scaling, softcap, sink_logits)."""
 
@@ -35,16 +35,16 @@ class Seen:
 
 @dataclass(slots=True)
 class _Capture:
-    visit: Callable[[Seen], None]
+    visit: Callable[[LayerCall], None]
 
     def begin_call(self, padding: Any, seen: int) -> None:
         """One unpadded call without a cache: nothing to note."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> None:
-        self.visit(Seen(layer, query, key, value, options))
+        self.visit(LayerCall(layer, query, key, value, options))
 
 
-def capture(model: Any, ids: Tensor, visit: Callable[[Seen], None]) -> None:
+def capture(model: Any, ids: Tensor, visit: Callable[[LayerCall], None]) -> None:
     """Run the model over ids `[T]` without a cache and show `visit` each layer; nothing is kept in between.
 
     Raises UnsupportedError where attention is not called with the keys and values that the model caches.

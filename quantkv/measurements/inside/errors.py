@@ -10,7 +10,7 @@ from torch import Tensor
 from quantkv.attention.reference import attend
 from quantkv.cache.hooks import PlainReadable
 from quantkv.codecs import compute_dtype
-from quantkv.measurements.inside.capture import Seen
+from quantkv.measurements.inside.capture import LayerCall
 from quantkv.measurements.inside.what_is_read import Held
 
 QUERY_BLOCK = 32
@@ -29,13 +29,13 @@ def rms(x: Tensor) -> Tensor:
     return x.double()[0].flatten(1).square().mean(1).sqrt()
 
 
-def exact_output(seen: Seen, queries: int) -> Tensor:
+def exact_output(seen: LayerCall, queries: int) -> Tensor:
     """Attention output `[1, Hq, queries, Dv]` of the layer's last queries over exact keys and values."""
     dtype = compute_dtype(seen.key.dtype)
     return _output(seen, seen.key.to(dtype), seen.value.to(dtype), queries)
 
 
-def layer_errors(seen: Seen, keys: Held, values: Held, exact: Tensor) -> dict[str, Tensor]:
+def layer_errors(seen: LayerCall, keys: Held, values: Held, exact: Tensor) -> dict[str, Tensor]:
     """Errors of one layer for the queries of its `exact_output`, each `[H]`.
 
     `key_error`, `value_error`: relative RMS over packed tokens. `logit_error`: RMS over queries and packed
@@ -66,7 +66,7 @@ def _by_kv_head(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(1, (heads, -1))
 
 
-def _logit_error(seen: Seen, gap: Tensor, queries: int) -> Tensor:
+def _logit_error(seen: LayerCall, gap: Tensor, queries: int) -> Tensor:
     """RMS of `scaling · q · gap` for the change `gap` `[1, H, n, D]` of the packed keys: `[H]`."""
     scaling = seen.options["scaling"]
     q = _by_kv_head(seen.query[:, :, -queries:].to(gap.dtype), gap.shape[1]).flatten(2, 3)
@@ -76,7 +76,7 @@ def _logit_error(seen: Seen, gap: Tensor, queries: int) -> Tensor:
     return (first * second).sum((-1, -2))[0].clamp_min(0).sqrt()
 
 
-def _output(seen: Seen, key: Tensor, value: Tensor, queries: int) -> Tensor:
+def _output(seen: LayerCall, key: Tensor, value: Tensor, queries: int) -> Tensor:
     """Attention output `[1, Hq, queries, Dv]` of the layer's last queries over keys and values `[1, H, n, D]`
     that are the last n positions."""
     total, width = seen.query.shape[2], key.shape[2]

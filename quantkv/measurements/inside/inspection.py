@@ -17,7 +17,7 @@ from quantkv.data import Text, bos_id, load_text, tokenize
 from quantkv.errors import QuantKVError
 from quantkv.instruments.huggingface import check_length
 from quantkv.instruments.windows import make_windows
-from quantkv.measurements.inside.capture import Seen, capture
+from quantkv.measurements.inside.capture import LayerCall, capture
 from quantkv.measurements.inside.errors import exact_output, layer_errors
 from quantkv.measurements.inside.statistics import (
     ChannelStatistics,
@@ -123,7 +123,7 @@ class _Looker:
         self.channels: list[dict[str, Any]] = []
         self.maps: dict[tuple[int, str], NDArray] = {}
 
-    def look(self, seen: Seen) -> None:
+    def look(self, seen: LayerCall) -> None:
         for name, x in zip(TENSORS, (seen.key, seen.value), strict=True):
             self._statistics(seen.layer, name, x[0])
         exact = exact_output(seen, self.queries)
@@ -140,7 +140,7 @@ class _Looker:
         self.statistics += _head_rows(place, head_statistics(later, channels))
         self.channels += _channel_rows(place, channels)
 
-    def _errors(self, label: str, seen: Seen, layer: QuantizedLayer, exact: Tensor) -> None:
+    def _errors(self, label: str, seen: LayerCall, layer: QuantizedLayer, exact: Tensor) -> None:
         keys, values = held(layer, seen.key, seen.value, self.context)
         columns = layer_errors(seen, keys, values, exact)
         packed = {"packed_keys": keys.packed_tokens, "packed_values": values.packed_tokens}
