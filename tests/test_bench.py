@@ -22,7 +22,7 @@ from quantkv.bench.machine import MachineLimits, Rates
 from quantkv.bench.report import as_json
 from quantkv.bench.rounds import Arm, ratios, take_turns, timed_row
 from quantkv.bench.work import ModelWork
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.cores import cores
 from quantkv.models import random_model
 from quantkv.peers import versions, worker
@@ -400,7 +400,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[str], message: str) -
 
 def test_help_imports_no_torch() -> None:
     code = (
-        "import sys; from typer.testing import CliRunner; from quantkv.cli import app; "
+        "import sys; from typer.testing import CliRunner; from quantkv.commands.cli import app; "
         "result = CliRunner().invoke(app, ['bench', 'decode', '--help']); assert result.exit_code == 0; "
         "print([name for name in ('torch', 'transformers', 'numpy', 'pandas') if name in sys.modules])"
     )

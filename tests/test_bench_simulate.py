@@ -15,7 +15,7 @@ from quantkv import simulate
 from quantkv.bench import machine, table
 from quantkv.bench.report import as_json
 from quantkv.bench.simulate import MAX_RATIO, PLAIN, SimulateSettings, bench_simulate, flags_of, simulated
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.models import random_model
 from quantkv.spec.text import parse_spec

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 import quantkv.report.write
 import quantkv.sweep.process
-from quantkv.cli import app
+from quantkv.commands.cli import app
 
 CONFIG = """
 schema: 1
@@ -55,7 +55,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
 
 def test_help_is_quick_because_it_imports_no_torch() -> None:
     code = (
-        "import sys; from typer.testing import CliRunner; from quantkv.cli import app; "
+        "import sys; from typer.testing import CliRunner; from quantkv.commands.cli import app; "
         "result = CliRunner().invoke(app, ['--help']); assert 'sweep' in result.output, result.output; "
         "print([name for name in ('torch', 'transformers', 'pandas', 'matplotlib') if name in sys.modules])"
     )

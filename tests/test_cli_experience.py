@@ -16,7 +16,7 @@ from rows import quality_row, sweep_rows
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.commands.completion import FORMATS, MODELS
 from quantkv.commands.exits import EXITS
 from quantkv.rows.files import write_row
@@ -47,7 +47,7 @@ def test_no_help_imports_what_costs_time() -> None:
     code = f"""
 import sys
 from typer.testing import CliRunner
-from quantkv.cli import app
+from quantkv.commands.cli import app
 for line in {command_lines()!r}:
     result = CliRunner().invoke(app, [*line, "--help"])
     assert result.exit_code == 0 and "Usage" in result.output, result.output
@@ -60,7 +60,7 @@ for line in {command_lines()!r}:
 
 def complete(words: str) -> list[str]:
     """What bash is offered for the last of these words."""
-    code = "from quantkv.cli import app; app(prog_name='quantkv')"
+    code = "from quantkv.commands.cli import app; app(prog_name='quantkv')"
     count = str(len(words.split(" ")) - 1)
     variables = {"_QUANTKV_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": count}
     return python(
@@ -90,7 +90,7 @@ def test_the_completed_names_are_all_there_are() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_can_be_shown(shell: str) -> None:
     variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    code = f"from quantkv.cli import app; app(['--show-completion', '{shell}'], prog_name='quantkv')"
+    code = f"from quantkv.commands.cli import app; app(['--show-completion', '{shell}'], prog_name='quantkv')"
     assert "_QUANTKV_COMPLETE=complete_" in python(code, **variables)
 
 
@@ -245,7 +245,7 @@ def on_a_terminal(kind: str, *arguments: Any) -> tuple[int, str]:
     """Exit code and all that a terminal of this kind receives."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": kind, "CI": ""}
-    line = [sys.executable, "-m", "quantkv.cli", *map(str, arguments)]
+    line = [sys.executable, "-m", "quantkv.commands.cli", *map(str, arguments)]
     with subprocess.Popen(line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         pieces = []
@@ -281,7 +281,7 @@ def test_tables_on_a_dumb_terminal_are_whole() -> None:
 
 def test_output_that_is_no_terminal_is_plain(tmp_path: Path) -> None:
     write_row(quality_row("int4-head", 512) | {"key": "a" * 64}, tmp_path)
-    line = [sys.executable, "-m", "quantkv.cli", "watch", str(tmp_path)]
+    line = [sys.executable, "-m", "quantkv.commands.cli", "watch", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
     done = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and done.stdout == "1 finished, nobody is at work\n" and done.stderr == ""

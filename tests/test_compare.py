@@ -16,7 +16,7 @@ from scipy import stats
 from typer.testing import CliRunner, Result
 
 import quantkv
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.comparison.intervals import Estimate, unpaired_difference, unpaired_factor
 from quantkv.comparison.table import comparison_lines
 from quantkv.errors import QuantKVError

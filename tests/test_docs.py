@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 import quantkv.models
 from quantkv import policy
-from quantkv.cli import app
 from quantkv.codecs import Kernel, Sharing, registry
+from quantkv.commands.cli import app
 from quantkv.sweep.config import load_config
 
 ROOT = Path(__file__).parent.parent

@@ -25,7 +25,7 @@ from quantkv.checking.reasons import (
     layer_words,
 )
 from quantkv.checking.run import FormatCheck, fitted
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.data import Text
 from quantkv.instruments.verdict import Finding, Thresholds, Verdict
 from quantkv.models import byte_tokenizer, random_model
@@ -272,7 +272,7 @@ def test_the_command_answers_in_words_and_its_exit_code(tmp_path: Path):
 
 def test_wrong_input_is_found_before_a_model_is_loaded():
     code = (
-        "import sys; from typer.testing import CliRunner; from quantkv.cli import app; "
+        "import sys; from typer.testing import CliRunner; from quantkv.commands.cli import app; "
         "results = [CliRunner().invoke(app, ['check', 'no-model', *more]) for more in "
         "(['-f', 'int9-head'], ['-f', 'int4-head', '--fit', '1'])]; "
         "print([r.exit_code for r in results], 'transformers' in sys.modules)"

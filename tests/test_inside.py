@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.measurements.inside.capture import capture
 from quantkv.measurements.inside.prediction import (
     damage_table,

@@ -359,7 +359,7 @@ def test_the_command_line_is_handed_on(given: list[str], expected: list[str]) ->
 
 @pytest.mark.slow
 def test_command_runs_tasks_and_writes_the_packed_share(model: Any, tokenizer: Any, tasks: Path) -> None:
-    from quantkv.cli import app
+    from quantkv.commands.cli import app
 
     model.save_pretrained(tasks / "model")
     tokenizer.save_pretrained(tasks / "model")

@@ -14,7 +14,7 @@ import pytest
 from rows import MODEL, quality_row, sweep_rows
 from typer.testing import CliRunner
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.commands.paper_files import settings_of, write_paper
 from quantkv.errors import QuantKVError
 from quantkv.report.extras import inspections_in
@@ -87,7 +87,7 @@ def test_two_processes_make_the_same_bytes(studies: Path) -> None:
     found = []
     for seed in ("1", "2"):
         subprocess.run(
-            [sys.executable, "-m", "quantkv.cli", "paper", str(studies)],
+            [sys.executable, "-m", "quantkv.commands.cli", "paper", str(studies)],
             env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,

@@ -10,7 +10,7 @@ import pytest
 import rows as made
 from typer.testing import CliRunner
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.report.tables import markdown_table
 from quantkv.rows.files import load_results, read_rows

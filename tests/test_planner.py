@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, parse_spec
 from quantkv.cache.footprint import Footprint, LayerShape, TensorShape, cache_footprint
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.measurements.memory.worker import measure, weights_bytes
 from quantkv.models import random_model
 from quantkv.planner import plan

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig
 from typer.testing import CliRunner
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.models import random_model
 from quantkv.planner import Plan, plan
 from quantkv.planner.probe import probe

@@ -19,10 +19,10 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from quantkv import QuantKVError, parse_spec, plugins
-from quantkv.cli import app
 from quantkv.codecs import CodecFamily, register_codec
 from quantkv.codecs.raw import Raw
 from quantkv.codecs.registry import FAMILIES
+from quantkv.commands.cli import app
 from quantkv.data import load_text
 from quantkv.plugins import ImportedFile, Origin, import_file
 from quantkv.policy import POLICIES, Length, Window, register_policy
@@ -327,7 +327,9 @@ def test_a_codec_in_a_file_is_measured_in_all_processes_of_a_sweep(tmp_path: Pat
     quality = {"protocol": {"windows": 1, "score": 16}}
     more = {"import": "mine.py", "quality": quality, "contexts": 256, "formats": "half"}
     for command in (["sweep", str(sweep_file(tmp_path, **more))], ["report", str(tmp_path / "out")]):
-        done = subprocess.run([sys.executable, "-m", "quantkv.cli", *command], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "quantkv.commands.cli", *command], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
     rows = read_rows(tmp_path / "out")
     assert {(row["kind"], row["requested"]["format"], row["status"]) for row in rows} == {

@@ -13,7 +13,7 @@ from rows import memory_row, quality_row, speed_row
 from test_paper import retrieval_row
 from typer.testing import CliRunner
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.comparison import compare
 from quantkv.comparison.table import comparison_lines
 from quantkv.report import terminal_table, write_report

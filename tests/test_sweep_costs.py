@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import quantkv.planner.sizes
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.planner.sizes import Memory
 from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
 from quantkv.sweep.config import Sweep, validate

@@ -11,7 +11,7 @@ import yaml
 from rows import quality_row
 from typer.testing import CliRunner
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.sweep.config import validate
 from quantkv.sweep.labels import current_names
 

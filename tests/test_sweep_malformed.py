@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 WRONG: tuple[Any, ...] = (

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import quantkv.sweep.process
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.instruments.processes import lifeline
 from quantkv.models import load_model

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.rows.files import Row, write_row
 from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
 from quantkv.sweep.config import validate

@@ -14,7 +14,7 @@ from fake_measure import FakeMeasure, sweep
 from rich.console import Console
 from typer.testing import CliRunner
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.config import validate
@@ -31,7 +31,7 @@ def quantkv(*arguments: object) -> list[str]:
     code = (
         "import sys; sys.path.insert(0, {0!r}); import fake_measure, quantkv.sweep.process as p\n"
         "p.ProcessMeasure = fake_measure.FakeMeasure\n"
-        "from quantkv.cli import app; app({1!r}, prog_name='quantkv')"
+        "from quantkv.commands.cli import app; app({1!r}, prog_name='quantkv')"
     )
     return [sys.executable, "-c", code.format(str(HERE), list(map(str, arguments)))]
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rows import failed_row, quality_row, speed_row
 from typer.testing import CliRunner, Result
 
-from quantkv.cli import app
+from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.rows.claims import STALE_SECONDS, Claims
 from quantkv.rows.files import read_rows, write_row
@@ -236,7 +236,7 @@ def watching(folder: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, ended with the test."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "CI": ""}
     environment |= options.pop("env", {})
-    line = [sys.executable, "-u", "-m", "quantkv.cli", "watch", str(folder)]
+    line = [sys.executable, "-u", "-m", "quantkv.commands.cli", "watch", str(folder)]
     process = subprocess.Popen(line, env=environment, text=True, **options)
     try:
         yield process

@@ -1,1 +1,1 @@
-"""One command of `quantkv` per file. They import what costs time only when they run."""
+"""One command of `quantkv` per file, registered in `cli`. They import what costs time only when they run."""
