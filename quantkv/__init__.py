@@ -7,12 +7,12 @@ from quantkv.registration import announce
 from quantkv.version import __version__
 
 _HOMES = {
-    "CacheSpec": "spec.specs",
-    "TensorSpec": "spec.specs",
-    "parse_spec": "spec.text",
-    "presets": "spec.named",
-    "QuantizedCache": "cache.quantized",
-    "cache_argument": "cache.quantized",
+    "CacheSpec": "spec",
+    "TensorSpec": "spec",
+    "parse_spec": "spec",
+    "presets": "spec",
+    "QuantizedCache": "cache",
+    "cache_argument": "cache",
     "use": "cache.using",
     "register": "cache.hooks",
     "simulate": "decode_exact.simulate",
@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from quantkv.models import load_model
     from quantkv.planner import plan
     from quantkv.rows.files import load_results
-    from quantkv.spec.named import presets
-    from quantkv.spec.specs import CacheSpec, TensorSpec
-    from quantkv.spec.text import parse_spec
+    from quantkv.spec.specs import CacheSpec, parse_spec, presets
+    from quantkv.spec.tensors import TensorSpec
     from quantkv.sweep.evaluate import evaluate
     from quantkv.sweep.evaluate_behaviour import long_generation, retrieval
 

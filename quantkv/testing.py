@@ -17,8 +17,8 @@ from torch import Tensor
 
 from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
-from quantkv.spec.specs import CacheSpec, TensorSpec
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import CacheSpec, parse_spec
+from quantkv.spec.tensors import TensorSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, TensorStore, page_layout
 from quantkv.store.bytes import tensor_nbytes
 

@@ -26,7 +26,7 @@ from quantkv.commands.cli import app
 from quantkv.cores import cores
 from quantkv.models import random_model
 from quantkv.peers import versions, worker
-from quantkv.spec.text import parse_spec
+from quantkv.spec import parse_spec
 
 STEADY = MachineLimits(Rates({1: 10e9}, 20e9), Rates({1: 10.5e9}, 20e9), "native")
 FORMATS = ("int8-channel", "int4-head", "kivi-2")

@@ -18,7 +18,7 @@ from quantkv.bench.simulate import MAX_RATIO, PLAIN, SimulateSettings, bench_sim
 from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.models import random_model
-from quantkv.spec.text import parse_spec
+from quantkv.spec import parse_spec
 
 SMALL: dict[str, Any] = {"model": "random-llama", "tokens": (90, 150), "rounds": 2}
 

@@ -230,7 +230,7 @@ def test_a_report_file_that_cannot_be_written_is_said_after_the_numbers(
 
 
 def test_formats_lists_every_preset_unshortened() -> None:
-    from quantkv.spec.named import presets
+    from quantkv.spec import presets
 
     result = quantkv_command("formats")
     lines = {line.split()[0]: line.split() for line in result.output.splitlines()[1:]}

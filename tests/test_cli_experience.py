@@ -81,7 +81,7 @@ def test_models_and_commands_complete() -> None:
 def test_the_completed_names_are_all_there_are() -> None:
     from quantkv.models import RANDOM_MODELS
     from quantkv.models.packaged import PACKAGED_MODELS
-    from quantkv.spec.named import presets
+    from quantkv.spec import presets
 
     assert list(FORMATS) == list(presets())
     assert list(MODELS) == [*PACKAGED_MODELS, *RANDOM_MODELS]

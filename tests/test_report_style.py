@@ -10,8 +10,7 @@ import pytest
 from quantkv.drawing.families import distance, family
 from quantkv.drawing.style import BASELINE, STYLES, styles_for
 from quantkv.report.html.looks import looks
-from quantkv.spec.named import presets
-from quantkv.spec.text import parse_spec
+from quantkv.spec import parse_spec, presets
 
 HUES = {"8 bits": (185, 235), "4 bits": (10, 50), "fp8": (315, 350), "mixed": (45, 82), "kivi": (135, 175)}
 """What a reader calls blue, orange or brown, wine, olive and green, in degrees."""

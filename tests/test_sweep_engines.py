@@ -17,7 +17,7 @@ import quantkv
 from quantkv import native
 from quantkv.measurements.quality.run import quality_block
 from quantkv.rows.files import read_rows
-from quantkv.spec.named import presets
+from quantkv.spec import presets
 from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.engines import keyed_engine, same_number
 from quantkv.sweep.grid import expand

@@ -13,7 +13,7 @@ from quantkv.errors import QuantKVError
 from quantkv.models.synthetic import byte_tokenizer
 from quantkv.peers import parse_peer
 from quantkv.rows.files import read_rows
-from quantkv.spec.text import parse_spec
+from quantkv.spec import parse_spec
 from quantkv.support import architectures
 from quantkv.sweep.config import Policy, validate
 from quantkv.sweep.fitting import fit, without_effect

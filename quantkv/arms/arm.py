@@ -10,7 +10,8 @@ from transformers import DynamicCache
 from quantkv.errors import UnsupportedError
 from quantkv.instruments.huggingface import stock_attention
 from quantkv.peers.peer import PREFIX, Peer, parse_peer
-from quantkv.spec.specs import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS, CacheSpec
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS
 
 BASELINE = "dynamic"
 Function = Callable[..., Any]
@@ -23,7 +24,7 @@ Progress = Callable[[str, int, int], None]
 
 def parse_format(given: Format) -> Parsed:
     """A spec or a peer for text, the baseline's name as it is, functions as they are."""
-    from quantkv.spec.text import parse_spec
+    from quantkv.spec.specs import parse_spec
 
     if isinstance(given, str) and given.startswith(PREFIX):
         return parse_peer(given)

@@ -13,9 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 from quantkv.arms.paths import located
 from quantkv.errors import QuantKVError
 from quantkv.peers.peer import PREFIX, Peer, parse_peer
-from quantkv.spec.named import presets
-from quantkv.spec.specs import CacheSpec
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import CacheSpec, parse_spec, presets
 from quantkv.wording.escapes import visible
 from quantkv.wording.messages import nearest
 

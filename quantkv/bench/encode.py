@@ -25,7 +25,8 @@ from quantkv.bench.rounds import (
     take_turns,
     timed_row,
 )
-from quantkv.spec.specs import CacheSpec, TensorSpec
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.tensors import TensorSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 from quantkv.store.pages import PageStore
 from quantkv.store.tensor import ENCODE_TOKENS

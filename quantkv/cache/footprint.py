@@ -19,7 +19,8 @@ from torch import Tensor
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import UnsupportedError
-from quantkv.spec.specs import CacheSpec, TensorSpec
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.tensors import TensorSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, page_layout
 from quantkv.store.bytes import tensor_nbytes
 

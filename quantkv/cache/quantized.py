@@ -21,8 +21,7 @@ from quantkv.cache.notices import Notices
 from quantkv.cache.sharing import donor
 from quantkv.cache.sliding import QuantizedSlidingLayer
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.spec.specs import CacheSpec
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import CacheSpec, parse_spec
 
 if TYPE_CHECKING:
     import pandas as pd

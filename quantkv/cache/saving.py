@@ -14,8 +14,7 @@ from quantkv.cache.exact_state import layer_state, restore_layer
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError, first_line
-from quantkv.spec.specs import CacheSpec
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import CacheSpec, parse_spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

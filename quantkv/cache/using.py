@@ -14,8 +14,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from quantkv.cache.hooks import fused_attention
 from quantkv.cache.quantized import QuantizedCache, cache_argument
 from quantkv.errors import QuantKVError
-from quantkv.spec.specs import CacheSpec
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import CacheSpec, parse_spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

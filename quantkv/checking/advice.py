@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from quantkv.checking.reasons import Diagnosis
 from quantkv.codecs import codec_family
-from quantkv.spec.specs import DEFAULT_GROUP, DEFAULT_SINKS, CacheSpec, LayerRange, TensorSpec
+from quantkv.spec.specs import CacheSpec, LayerRange
+from quantkv.spec.tensors import DEFAULT_GROUP, DEFAULT_SINKS, TensorSpec
 
 MUCH_BETTER = 0.5
 """Advice must at least halve the predicted damage."""

@@ -27,15 +27,8 @@ from quantkv.decode_exact.split_attention import RoundTrip, Saturation, Storage
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.huggingface import evaluating
 from quantkv.policy import Window
-from quantkv.spec.specs import (
-    DEFAULT_FLUSH,
-    DEFAULT_RECENT,
-    DEFAULT_RESERVE,
-    DEFAULT_SINKS,
-    CacheSpec,
-    TensorSpec,
-)
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import CacheSpec, parse_spec
+from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -28,8 +28,7 @@ from quantkv.harness.rows import Row, Wave, split_in_waves
 from quantkv.instruments.divergence import finite
 from quantkv.instruments.huggingface import evaluating
 from quantkv.models import load_model, model_identity
-from quantkv.spec.named import presets
-from quantkv.spec.specs import CacheSpec
+from quantkv.spec.specs import CacheSpec, presets
 from quantkv.version import __version__
 
 LOADING = ("pretrained", "format", "prefill", "tokenizer", "dtype", "device", "device_map", "revision")

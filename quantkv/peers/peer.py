@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from quantkv.errors import QuantKVError
 from quantkv.peers.presses import PRESSES, Press, find_press
 from quantkv.peers.stock import STOCK, Stock
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import parse_spec
 
 if TYPE_CHECKING:
     from quantkv.spec.specs import CacheSpec

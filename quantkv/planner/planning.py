@@ -23,8 +23,7 @@ from quantkv.planner.configs import load_config
 from quantkv.planner.probe import ModelShape, probe
 from quantkv.planner.sizes import Memory, both_sizes, machine_memory, parse_size
 from quantkv.planner.stored import quantization_of
-from quantkv.spec.named import presets
-from quantkv.spec.specs import CacheSpec
+from quantkv.spec.specs import CacheSpec, presets
 
 if TYPE_CHECKING:
     import pandas as pd

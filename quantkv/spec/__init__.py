@@ -3,8 +3,7 @@
 May be imported by the cache and all that is above it.
 """
 
-from quantkv.spec.named import presets
-from quantkv.spec.specs import CacheSpec, TensorSpec
-from quantkv.spec.text import format_spec, parse_spec
+from quantkv.spec.specs import CacheSpec, format_spec, parse_spec, presets
+from quantkv.spec.tensors import TensorSpec
 
 __all__ = ["CacheSpec", "TensorSpec", "format_spec", "parse_spec", "presets"]

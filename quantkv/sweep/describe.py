@@ -11,8 +11,8 @@ from rich.table import Table
 
 from quantkv.arms.formats import parse_format
 from quantkv.rows.files import strict_json
-from quantkv.spec.named import presets
-from quantkv.spec.specs import CacheSpec, TensorSpec
+from quantkv.spec.specs import CacheSpec, presets
+from quantkv.spec.tensors import TensorSpec
 from quantkv.sweep.config import ModelEntry
 from quantkv.sweep.preflight import model_config
 

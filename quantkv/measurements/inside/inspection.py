@@ -27,8 +27,8 @@ from quantkv.measurements.inside.statistics import (
     magnitude_map,
 )
 from quantkv.measurements.inside.what_is_read import held, packs
-from quantkv.spec.specs import DEFAULT_SINKS, CacheSpec
-from quantkv.spec.text import parse_spec
+from quantkv.spec.specs import CacheSpec, parse_spec
+from quantkv.spec.tensors import DEFAULT_SINKS
 
 if TYPE_CHECKING:
     import pandas as pd

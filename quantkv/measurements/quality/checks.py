@@ -10,7 +10,8 @@ from quantkv.errors import QuantKVError
 from quantkv.measurements.quality.protocols import Protocol
 from quantkv.measurements.quality.section import Quality
 from quantkv.peers.peer import Peer
-from quantkv.spec.specs import DEFAULT_FLUSH, CacheSpec
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.tensors import DEFAULT_FLUSH
 
 LOW_PACKED_READ = 0.5
 LARGE_KL = 0.1
