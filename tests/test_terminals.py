@@ -75,7 +75,8 @@ def test_a_sweep_goes_on_when_its_reader_goes(tmp_path: Path) -> None:
 
 def test_another_command_ends_with_its_reader(tmp_path: Path) -> None:
     run_sweep(sweep(tmp_path), measure=FakeMeasure(), console=Console(file=io.StringIO()))
-    for arguments in (("formats",), ("results", tmp_path, "--json")):  # rich, and click
+    # rich, and click; and help, which is printed before a command begins
+    for arguments in (("formats",), ("results", tmp_path, "--json"), ("--help",), ("plan", "--help")):
         reading, writing = os.pipe()
         os.close(reading)
         done = subprocess.run(quantkv(*arguments), stdout=writing, stderr=subprocess.PIPE, check=False)

@@ -35,7 +35,16 @@ class Commands(TyperGroup):
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         prepare()
-        return super().main(*arguments, **options)
+        try:
+            return super().main(*arguments, **options)
+        except (BrokenPipeError, SystemExit) as ending:
+            # typer and rich end with 1 where the reader of a help text is gone
+            if not isinstance(ending, BrokenPipeError) and not isinstance(
+                ending.__context__, BrokenPipeError
+            ):
+                raise
+            drop_output()
+            raise SystemExit(READER_GONE) from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Nothing means anything when it is empty: as a path it would be the working directory."""
@@ -55,9 +64,6 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("quantkv: interrupted", err=True)
             raise typer.Exit(130) from None
-        except BrokenPipeError:
-            drop_output()
-            raise typer.Exit(READER_GONE) from None
 
 
 def _empty(before: str, argument: str) -> str | None:
