@@ -13,7 +13,7 @@ from quantkv.instruments.divergence import TokenScores
 from quantkv.measurements.quality.checks import check_effect, check_exercised, flagged
 from quantkv.measurements.quality.protocols import Protocol
 from quantkv.measurements.quality.section import Bits, Tally, summarise
-from quantkv.rows.row import build_row, plain
+from quantkv.rows.row import build_row, strict_json
 
 
 def scores(
@@ -189,4 +189,4 @@ def test_the_baseline_runs_on_stock_attention_without_a_note():
 
 def test_plain_unwraps_numpy_and_torch_scalars():
     value = {"a": torch.tensor(2), "b": (torch.tensor(math.nan), True), 3: SimpleNamespace(item=lambda: 1.5)}
-    assert plain(value) == {"a": 2, "b": [None, True], "3": 1.5}
+    assert strict_json(value) == {"a": 2, "b": [None, True], "3": 1.5}

@@ -83,7 +83,6 @@ KNOWN = {
     "store.pool in a circle",
     "store.tensor in a circle",
     "store.view in a circle",
-    "studies.drift -> measurements.speed.section",
     "sweep silent",
     "sweep.executors in a circle",
     "sweep.executors silent",

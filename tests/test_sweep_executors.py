@@ -20,7 +20,8 @@ from rich.console import Console
 
 from quantkv.errors import QuantKVError
 from quantkv.instruments.processes import lifeline
-from quantkv.rows.files import Row, read_rows, strict_json
+from quantkv.rows.files import Row, read_rows
+from quantkv.rows.row import strict_json
 from quantkv.sweep.config import Ray, Sweep, validate
 from quantkv.sweep.executors.ray import placement
 from quantkv.sweep.grid import blocks, expand

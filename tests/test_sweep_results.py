@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from quantkv.errors import QuantKVError
-from quantkv.rows.files import load_results, read_rows, row_name, strict_json, to_frame, write_row
+from quantkv.rows.files import load_results, read_rows, row_name, to_frame, write_row
+from quantkv.rows.row import strict_json
 from quantkv.sweep.runner import Tried
 
 REQUESTED = {"model": "m", "revision": None, "dtype": "float32", "attn": "quantkv", "format": "int8-head"}

@@ -19,7 +19,7 @@ import torch
 from quantkv import native
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
-from quantkv.measurements.speed.section import MAX_DRIFT
+from quantkv.instruments.verdict import MAX_DRIFT
 from quantkv.rows.provenance import provenance
 
 PROBE_BYTES = 1 << 30

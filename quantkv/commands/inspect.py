@@ -131,7 +131,7 @@ def _print(seen: Any, damage: pd.DataFrame, correlation: float | None, console: 
 
 def _told(seen: Any, damage: pd.DataFrame, facts: dict[str, Any], paths: list[Path]) -> dict[str, Any]:
     """What the tables in the files hold, channel by channel excepted."""
-    from quantkv.rows.files import strict_json
+    from quantkv.rows.row import strict_json
 
     frames = {"damage": damage.reset_index(), "errors": seen.errors, "statistics": seen.statistics}
     told = facts | {name: frame.to_dict("records") for name, frame in frames.items()}

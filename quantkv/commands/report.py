@@ -78,7 +78,7 @@ def _chosen(
 
 def _told(rows: list[dict[str, Any]], written: Written) -> dict[str, Any]:
     """The table of the report, every number in full, with the files."""
-    from quantkv.rows.files import strict_json
+    from quantkv.rows.row import strict_json
     from quantkv.studies.study import summary_frame
 
     records = summary_frame(rows).to_dict("records")

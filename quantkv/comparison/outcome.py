@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quantkv.comparison.changes import WORSE, Change
 from quantkv.comparison.matching import Row
 from quantkv.comparison.origins import ProvenanceDifference, origins
-from quantkv.rows.files import strict_json
+from quantkv.rows.row import strict_json
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,8 @@ from quantkv.errors import QuantKVError
 
 CAUTION_KL = 0.02
 UNFIT_KL = 0.1
+MAX_DRIFT = 0.10
+"""Times of a machine whose bandwidth changed by a larger share are flagged."""
 
 
 class Verdict(IntEnum):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
+from quantkv.rows.row import SCHEMA, strict_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
 SECTIONS = ("quality", "speed", "memory", "retrieval", "generation")
 STATUSES = ("ok", "failed", "skipped")
 HALF = r"\ud"
@@ -61,23 +60,6 @@ def _npz(arrays: Mapping[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def strict_json(value: Any) -> Any:
-    """``value`` with NaN and infinities as null, every number a plain Python one, and every text such as
-    UTF-8 can hold: half a character, as in names of files that are no UTF-8, becomes its code."""
-    if isinstance(value, Mapping):
-        return {strict_json(str(key)): strict_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict_json(item) for item in value]
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float) or hasattr(value, "item"):
-        plain = value if isinstance(value, float) else value.item()
-        return None if isinstance(plain, float) and not math.isfinite(plain) else plain
-    return str(value)
-
-
 def read_rows(path: str | Path, *, warn: Callable[[str], None] | None = None) -> list[Row]:
     """The rows of a folder or of one file; a truncated or foreign file is reported once and left alone."""
     path = Path(path)
@@ -85,7 +67,7 @@ def read_rows(path: str | Path, *, warn: Callable[[str], None] | None = None) ->
         raise QuantKVError(f"no results at {path}: the folder does not exist")
     found: dict[tuple[str, str], Row] = {}
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-        row = _read_row(file, warn or (lambda message: warnings.warn(message, stacklevel=3)))
+        row = _known_row(file, warn or (lambda message: warnings.warn(message, stacklevel=3)))
         if row is None:
             continue
         known = found.get((row["kind"], row["key"]))
@@ -94,17 +76,24 @@ def read_rows(path: str | Path, *, warn: Callable[[str], None] | None = None) ->
     return list(found.values())
 
 
-def _read_row(file: Path, warn: Callable[[str], None]) -> Row | None:
+def _known_row(file: Path, warn: Callable[[str], None]) -> Row | None:
     try:
-        text = file.read_text(encoding="utf-8")
-        row = strict_json(json.loads(text)) if HALF in text else json.loads(text)
+        row = read_row(file)
     except (OSError, ValueError) as error:
         warn(f"{file.name} is not a whole result file and is ignored ({error})")
         return None
-    if not is_row(row):
+    if row is None:
         warn(f"{file.name} is not a quantkv result (schema {SCHEMA}) and is ignored")
-        return None
-    return dict(row)
+    return row
+
+
+def read_row(file: Path, parse_constant: Callable[[str], Any] | None = None) -> Row | None:
+    """The row in a file, None where it holds something else; OSError or ValueError where it is not whole.
+    ``parse_constant`` is called with NaN and infinities, as ``json.loads`` does."""
+    text = file.read_text(encoding="utf-8")
+    row = json.loads(text, parse_constant=parse_constant)
+    row = strict_json(row) if HALF in text else row
+    return row if is_row(row) else None
 
 
 def is_row(row: Any) -> bool:

@@ -29,7 +29,7 @@ def build_row(
     row = {"schema": SCHEMA, "kind": kind, "key": key, "status": status, "reason": reason}
     row |= {"requested": dict(requested), "effective": effective, "protocol": dict(protocol)}
     row |= {name: (section if name == kind else None) for name in KINDS}
-    return plain(row | {"provenance": dict(provenance)})
+    return strict_json(row | {"provenance": dict(provenance)})
 
 
 def _mismatches(requested: Mapping[str, Any], effective: Mapping[str, Any]) -> list[str]:
@@ -44,14 +44,18 @@ def _mismatches(requested: Mapping[str, Any], effective: Mapping[str, Any]) -> l
     ]
 
 
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: numpy scalars unwrapped, NaN and infinities null."""
+def strict_json(value: Any) -> Any:
+    """``value`` with NaN and infinities as null, every number a plain Python one, and every text such as
+    UTF-8 can hold: half a character, as in names of files that are no UTF-8, becomes its code."""
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if hasattr(value, "item") and not isinstance(value, (bool, int, float, str)):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return {strict_json(str(key)): strict_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict_json(item) for item in value]
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) or hasattr(value, "item"):
+        plain = value if isinstance(value, float) else value.item()
+        return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+    return str(value)

@@ -11,7 +11,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 from quantkv.errors import QuantKVError
-from quantkv.rows.files import Row, is_row, row_name
+from quantkv.rows.files import Row, read_row, row_name
 from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
 
 
@@ -43,10 +43,9 @@ def stored(folder: Path) -> list[Stored]:
 def _read(path: Path) -> Row | str:
     """The row, or why it is none."""
     try:
-        row = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
+        return read_row(path, _not_finite) or "no quantkv result"
     except (OSError, ValueError) as error:
         return f"no whole result file: {error}"
-    return row if is_row(row) else "no quantkv result"
 
 
 def _not_finite(word: str) -> None:

@@ -5,7 +5,7 @@ A figure of times marks such contexts, and its caption says by how much.
 
 from __future__ import annotations
 
-from quantkv.measurements.speed.section import MAX_DRIFT
+from quantkv.instruments.verdict import MAX_DRIFT
 from quantkv.studies.study import Study
 
 

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from quantkv.arms.formats import parse_format
-from quantkv.rows.files import strict_json
+from quantkv.rows.row import strict_json
 from quantkv.spec.specs import CacheSpec, presets
 from quantkv.spec.tensors import TensorSpec
 from quantkv.sweep.config import ModelEntry

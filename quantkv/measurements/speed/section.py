@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from quantkv.instruments.statistics import median_interval
+from quantkv.instruments.verdict import MAX_DRIFT
 
 MIN_ROUNDS = 10
-MAX_DRIFT = 0.10
 MAX_FIRST_STEP = 1.5
 AGREEMENT_TOKENS = 64
 LOW_TOP1 = 0.8
