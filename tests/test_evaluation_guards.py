@@ -16,7 +16,7 @@ from quantkv.measurements.quality.run import quality_block
 from quantkv.models import random_model
 from quantkv.rows.files import read_rows
 from quantkv.sweep.config import validate
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 
 IDS = torch.randint(0, 256, (1500,), generator=torch.Generator().manual_seed(5))
 WORDS = "the quick brown fox jumps over the lazy dog. " * 60

@@ -21,7 +21,7 @@ from quantkv.models import random_model
 from quantkv.peers import parse_peer, remote
 from quantkv.peers.versions import check_peer, versions
 from quantkv.sweep.config import validate
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 
 CONTEXT, SCORE = 64, 16
 PROTOCOL = {"score": SCORE, "windows": 2}

@@ -28,12 +28,13 @@ from quantkv.plugins import ImportedFile, Origin, import_file
 from quantkv.policy import POLICIES, Length, Window, register_policy
 from quantkv.rows.files import read_rows
 from quantkv.sweep.config import load_config, validate
-from quantkv.sweep.executors import apart
+from quantkv.sweep.executors.shared import apart
 from quantkv.sweep.grid import expand
 from quantkv.sweep.local import LocalSession
 from quantkv.sweep.rules import rules
-from quantkv.sweep.runner import Tried, work
+from quantkv.sweep.runner import work
 from quantkv.sweep.summary import Summary
+from quantkv.sweep.tried import Tried
 from quantkv.testing import check_codec
 
 FAMILY = CodecFamily("half", None, lambda options: Raw(torch.float16), scaled=False)
@@ -258,7 +259,7 @@ def test_a_sweep_brings_its_files_to_other_machines(tmp_path: Path, monkeypatch:
     def there() -> Summary:
         start_again(monkeypatch, keep=False)
         sweep = pickle.loads(handed)
-        return work(sweep, Tried(tmp_path), measure=FakeMeasure(), console=Console(quiet=True))
+        return work(sweep, Tried(tmp_path), FakeMeasure(), Console(quiet=True))
 
     assert there().counts["ok"] == 3
     codec_file(tmp_path, CODEC + "# another rule")

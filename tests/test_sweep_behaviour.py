@@ -14,7 +14,7 @@ from quantkv.errors import QuantKVError
 from quantkv.report import terminal_table, write_report
 from quantkv.rows.files import load_results, read_rows
 from quantkv.sweep.grid import blocks, expand
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 
 Raw = dict[str, Any]
 RETRIEVAL: Raw = {"tasks": ["needle"], "samples": 1, "depths": [0.1, 0.9], "tail": 48}

@@ -22,7 +22,7 @@ from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.engines import keyed_engine, same_number
 from quantkv.sweep.grid import expand
 from quantkv.sweep.local import LocalMeasure
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 from quantkv.sweep.summary import Summary
 
 ROWS = Path(__file__).parents[1] / "experiments" / "quality" / "rows"

@@ -25,7 +25,7 @@ from quantkv.rows.row import strict_json
 from quantkv.sweep.config import Ray, Sweep, validate
 from quantkv.sweep.executors.ray import placement
 from quantkv.sweep.grid import blocks, expand
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 from quantkv.sweep.shards import of_shard, planned
 from quantkv.sweep.summary import Summary, together
 
@@ -37,7 +37,7 @@ CHILD = """
 import os, sys, time
 sys.path.insert(0, {tests!r})
 from fake_measure import FakeMeasure, sweep
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 def slow(cell):
     with open({log!r}, "a") as file:
         file.write(f"{{os.getpid()}} {{cell.kind}} {{cell.label}} {{cell.context}}\\n")
@@ -190,7 +190,7 @@ def test_an_absent_extra_is_one_line_with_the_command(
 
 def test_no_executor_is_imported_by_a_local_sweep() -> None:
     code = (
-        "import sys, quantkv.sweep.runner, quantkv.sweep.process; "
+        "import sys, quantkv.sweep.run, quantkv.sweep.process; "
         "print([name for name in ('ray', 'submitit', 'transformers') if name in sys.modules])"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}

@@ -18,7 +18,7 @@ from quantkv.support import architectures
 from quantkv.sweep.config import Policy, validate
 from quantkv.sweep.fitting import fit, without_effect
 from quantkv.sweep.local import LocalMeasure
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 
 GROUPS = "int4-token@g32+r8+f8+s2+sliding"
 """Groups of 32 channels, which the first of the two layers, 16 channels wide, cannot hold."""

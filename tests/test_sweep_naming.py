@@ -13,7 +13,7 @@ from rich.console import Console
 from quantkv.commands.dry_run import grid, print_grid
 from quantkv.sweep.config import validate
 from quantkv.sweep.naming import ModelNames
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 
 TWO = [{"id": "random-llama", "dtype": "float32"}, {"id": "random-llama", "dtype": "bf16"}]
 SMALL: dict[str, Any] = {"contexts": 64, "speed": None, "memory": None, "formats": "int8-head"}

@@ -13,7 +13,7 @@ import pytest
 from quantkv.errors import QuantKVError
 from quantkv.rows.files import load_results, read_rows, row_name, to_frame, write_row
 from quantkv.rows.row import strict_json
-from quantkv.sweep.runner import Tried
+from quantkv.sweep.tried import Tried
 
 REQUESTED = {"model": "m", "revision": None, "dtype": "float32", "attn": "quantkv", "format": "int8-head"}
 REQUESTED |= {"spec": "int8-head", "context": 64, "batch": 1, "seed": 0}

@@ -29,7 +29,7 @@ from quantkv.rows.files import Row, read_rows
 from quantkv.sweep import failures
 from quantkv.sweep.config import validate
 from quantkv.sweep.process import ProcessMeasure
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 from quantkv.sweep.summary import Summary
 
 FAKE = "fake_worker:Measure"
@@ -318,7 +318,7 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_sweep_robust import config
 from quantkv.sweep.process import ProcessMeasure
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 run_sweep(config(Path({out!r}), "ok", "hanging"), measure=ProcessMeasure({fake!r}))
 """
 

@@ -20,7 +20,7 @@ from quantkv.errors import QuantKVError
 from quantkv.rows.claims import Claims
 from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.grid import Cell, expand
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 from quantkv.sweep.summary import Summary
 
 TOTAL = 2 * 2 + 3 * 2 + 3 * 2
@@ -257,7 +257,7 @@ CHILD = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from fake_measure import FakeMeasure, sweep
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 def slow(cell):
     print(cell.kind, cell.label, cell.context, flush=True)
     time.sleep({pause})

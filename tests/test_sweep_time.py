@@ -16,7 +16,7 @@ from quantkv.rows.files import read_rows
 from quantkv.sweep.failures import CellTimeout
 from quantkv.sweep.grid import expand
 from quantkv.sweep.process import ProcessSession
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 from quantkv.sweep.timing import CellClock
 
 FROZEN = 5000.0

@@ -18,7 +18,7 @@ from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.config import validate
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 from quantkv.wording import streams
 
 HERE = Path(__file__).parent

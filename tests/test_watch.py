@@ -26,7 +26,7 @@ from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.rows.claims import STALE_SECONDS, Claims
 from quantkv.rows.files import read_rows, write_row
-from quantkv.sweep.runner import run_sweep
+from quantkv.sweep.run import run_sweep
 from quantkv.watching.claimed import read_claims, workers
 from quantkv.watching.planned import PlannedCells
 from quantkv.watching.snapshot import Folder, rate

@@ -52,7 +52,7 @@ def sweep(
         return
     with console.status("starting"):
         from quantkv.sweep.labels import current_names
-        from quantkv.sweep.runner import run_sweep
+        from quantkv.sweep.run import run_sweep
     summary = run_sweep(settings, console=console)
     rows = [] if summary.interrupted else current_names(summary.rows(), settings)
     folder = Path(settings.run.out)

@@ -21,7 +21,7 @@ from quantkv.measurements.retrieval.questions import Question, digest, make_prom
 from quantkv.measurements.retrieval.run import retrieval_block
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.grid import BEHAVIOUR, Cell
-from quantkv.sweep.runner import OnArm, Step
+from quantkv.sweep.session import OnArm, Step
 
 Samples = list[Question] | list[Tensor]
 

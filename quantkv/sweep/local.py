@@ -37,7 +37,7 @@ from quantkv.sweep.fitting import Fitted, fit, without_effect
 from quantkv.sweep.grid import BASELINE, BEHAVIOUR, MEMORY_STEPS, Cell, expand
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.rules import rules
-from quantkv.sweep.runner import OnArm, Result, Step
+from quantkv.sweep.session import OnArm, Result, Step
 from quantkv.sweep.workers import measure_memory
 
 

@@ -28,7 +28,7 @@ from quantkv.rows.files import Row
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.failures import CellTimeout, MeasureError, WorkerLost, end_of_process, memory_kills
 from quantkv.sweep.grid import Cell
-from quantkv.sweep.runner import OnArm, Result, Step
+from quantkv.sweep.session import OnArm, Result, Step
 from quantkv.sweep.timing import CellClock
 
 LOCAL = "quantkv.sweep.local:LocalMeasure"

@@ -1,23 +1,22 @@
-"""Runs a sweep: finds what is missing, measures it block by block, writes every cell the moment it is known.
+"""One worker of a sweep: finds what is missing, measures it block by block, writes every cell the moment it
+is known.
 
-The runner knows nothing of models. It is handed a ``Measure`` that opens one model at a time and has the
-measuring functions: the one in ``quantkv.sweep.process`` keeps each model in a process of its own, the one in
-``quantkv.sweep.local`` does the work there, tests hand in a fake.
+It knows nothing of models. It is handed a ``Measure`` that opens one model at a time and measures: the one in
+``quantkv.sweep.process`` keeps each model in a process of its own, the one in ``quantkv.sweep.local`` does
+the work there, tests hand in a fake.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from contextlib import closing
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.plugins import import_file
-from quantkv.rows.claims import Claims, prepare_folder
+from quantkv.rows.claims import Claims
 from quantkv.rows.files import Row, read_rows, write_row
 from quantkv.rows.provenance import Clock
 from quantkv.rows.row import build_row
@@ -29,108 +28,26 @@ from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Block, Cell, blocks
 from quantkv.sweep.limits import Limits
 from quantkv.sweep.progress import Display
+from quantkv.sweep.session import Measure, Result, Session
 from quantkv.sweep.shards import planned
 from quantkv.sweep.summary import Summary
 from quantkv.sweep.timing import terminate_as_interrupt
+from quantkv.sweep.tried import Tried
 from quantkv.wording.escapes import one_line
 
 WAIT_SECONDS = 1.0
 
-Result = Mapping[str, Any]
-OnArm = Callable[[Cell, Result], None]
-Step = Callable[[str, int, int], None]
 
-
-class Session(Protocol):
-    """One loaded model. A result is {status, reason, <kind>: section, effective, seconds, tokens}."""
-
-    def facts(self, cell: Cell) -> Mapping[str, Any]:
-        """Everything beside the cell itself that determines its number: weights, tokens, device, versions."""
-
-    def check(self, cell: Cell) -> None:
-        """Raise ``UnsupportedError`` when this model cannot run the cell."""
-
-    def quality(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def speed(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def memory(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def retrieval(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def generation(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def row(self, cell: Cell, result: Result, key: str) -> Row:
-        """The whole row, with protocol and provenance."""
-
-    def close(self) -> None: ...
-
-
-class Measure(Protocol):
-    """Where measurements come from."""
-
-    def preflight(self, sweep: Sweep) -> None:
-        """Raise ``QuantKVError`` for what is wrong with the sweep as a whole, before anything is measured."""
-
-    def open(self, model: ModelEntry, sweep: Sweep) -> Session: ...
-
-
-def run_sweep(sweep: Sweep, *, measure: Measure | None = None, console: Console | None = None) -> Summary:
-    """Measure every cell of the sweep that has no finished row yet.
-
-    Without a ``measure`` the sweep's executor says where: in worker processes of this machine, or by others.
-    Limits on time hold where cells are measured in processes of their own.
-    """
-    console = console or Console()
-    out = prepare_folder(sweep.run.out)
-    if measure is None and sweep.run.executor != "local":
-        from quantkv.sweep.executors import executor
-
-        return executor(sweep.run.executor)(sweep, console)
-    return work(sweep, Tried(out), measure=measure, console=console)
-
-
-def work(sweep: Sweep, tried: Tried, *, measure: Measure | None = None, console: Console) -> Summary:
+def work(sweep: Sweep, tried: Tried, measure: Measure, console: Console) -> Summary:
     """Measure as one of those who share the folder. Cells with a failed row newer than ``tried`` are left."""
     for file in sweep.imports:  # before cells are made of formats that these bring
         import_file(file.path, file.sha256)
-    if measure is None:
-        from quantkv.sweep.process import ProcessMeasure
-
-        measure = ProcessMeasure()
     with console.status("checking the settings"):
         measure.preflight(sweep)
     try:
         return _Runner(sweep, measure, tried, console).run()
     except _CannotWrite as error:
         raise QuantKVError(f"cannot write results to {tried.out}: {error}; finished cells are kept") from None
-
-
-class Tried:
-    """The rows in a folder when a sweep began: what others try meanwhile is not tried again."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self._before = {path.name: _changed(path) for path in out.glob("*.json")}
-
-    def status(self, kind: str, key: str) -> str | None:
-        """The status of a cell that needs no measuring: finished at any time, or tried since the start."""
-        for path in self.out.glob(f"{kind}-*-{key[:12]}.json"):
-            for row in read_rows(path, warn=lambda _: None):
-                if row["key"] == key and (row["status"] == "ok" or self._is_new(path)):
-                    return str(row["status"])
-        return None
-
-    def _is_new(self, path: Path) -> bool:
-        return self._before.get(path.name) != _changed(path)
-
-
-def _changed(path: Path) -> int | None:
-    """When a file was last written; None for one that is gone by now, or leads nowhere."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def _unopened(cell: Cell) -> str:

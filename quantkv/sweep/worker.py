@@ -19,7 +19,7 @@ from quantkv.instruments.processes import end_with_parent
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.failures import describe
 from quantkv.sweep.grid import Cell
-from quantkv.sweep.runner import Measure, Result, Session
+from quantkv.sweep.session import Measure, Result, Session
 
 PR_SET_PDEATHSIG = 1
 

@@ -13,10 +13,9 @@ from rich.console import Console
 
 from quantkv.errors import QuantKVError
 from quantkv.sweep.config import Ray, Sweep
-from quantkv.sweep.executors import apart, needed, share
-from quantkv.sweep.runner import Tried
-from quantkv.sweep.summary import Summary, together
-from quantkv.wording.escapes import one_line
+from quantkv.sweep.executors.shared import apart, needed, share, whole
+from quantkv.sweep.summary import Summary
+from quantkv.sweep.tried import Tried
 
 
 class Actor:
@@ -46,12 +45,7 @@ def _run(ray: Any, sweep: Sweep, settings: Ray, console: Console) -> Summary:
     console.print(f"{count} ray workers, each with {_words(resources)}", highlight=False)
     actors = [actor.remote() for _ in range(count)]
     parts, lost = _collect(ray, [worker.run.remote(apart(sweep), tried) for worker in actors])
-    for error in lost:
-        words = f"note a ray worker was lost: {one_line(error)}"
-        console.print(words, highlight=False, markup=False, soft_wrap=True)
-    if not parts:
-        raise QuantKVError(f"no ray worker came to an end: {lost[0]}; finished cells are kept")
-    return together(Path(sweep.run.out), parts)
+    return whole(sweep, parts, lost, console, worker="ray worker", end="was lost")
 
 
 def placement(cluster: dict[str, float], settings: Ray) -> tuple[int, dict[str, float]]:

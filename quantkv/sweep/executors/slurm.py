@@ -9,10 +9,9 @@ from rich.console import Console
 
 from quantkv.errors import QuantKVError
 from quantkv.sweep.config import Slurm, Sweep
-from quantkv.sweep.executors import apart, needed, share
-from quantkv.sweep.runner import Tried
-from quantkv.sweep.summary import Summary, together
-from quantkv.wording.escapes import one_line
+from quantkv.sweep.executors.shared import apart, needed, share, whole
+from quantkv.sweep.summary import Summary
+from quantkv.sweep.tried import Tried
 
 
 class Job:
@@ -39,12 +38,7 @@ def run(sweep: Sweep, console: Console) -> Summary:
         for job in jobs:
             job.cancel()
         return Summary(Path(sweep.run.out), interrupted=True)
-    for error in lost:
-        words = f"note a job came to no end: {one_line(error)}"
-        console.print(words, highlight=False, markup=False, soft_wrap=True)
-    if not parts:
-        raise QuantKVError(f"no job came to an end: {lost[0]}; finished cells are kept")
-    return together(Path(sweep.run.out), parts)
+    return whole(sweep, parts, lost, console, worker="job", end="came to no end")
 
 
 def _submit(submitit: Any, settings: Slurm, sweep: Sweep, out: Path) -> list[Any]:
