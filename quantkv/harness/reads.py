@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from quantkv.cache.layer import QuantizedLayer
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
-from quantkv.measurements.packed_reads import attended_layers
+from quantkv.measurements.packed_reads import attended_layers, reads, total
+from quantkv.measurements.quality.checks import LOW_PACKED_READ
 
 if TYPE_CHECKING:
     from quantkv.cache.quantized import QuantizedCache
-
-MARKED_BELOW = 0.5
-"""A smaller share of packed reads is marked, as in every quality row."""
 
 
 @dataclass
@@ -39,11 +36,13 @@ class Reads:
     def complaint(self) -> str | None:
         """What is wrong with a score from these reads, if anything."""
         share = self.packed_fraction
-        if share is None or share >= MARKED_BELOW:
+        if share is None or share >= LOW_PACKED_READ:
             return None
         if not self.packed:
             return "packed_read_fraction is 0: no scored token read a packed key, the score says nothing"
-        return f"packed_read_fraction is {share:.2f}, below {MARKED_BELOW}: much of what was read was exact"
+        return (
+            f"packed_read_fraction is {share:.2f}, below {LOW_PACKED_READ}: much of what was read was exact"
+        )
 
 
 def generated_reads(cache: QuantizedCache, begins: Tensor, prompt: int, ends: Tensor) -> tuple[int, int]:
@@ -52,11 +51,4 @@ def generated_reads(cache: QuantizedCache, begins: Tensor, prompt: int, ends: Te
     predicts the first token, counts."""
     schedule = Schedule(torch.tensor([prompt]), count_from=torch.tensor([prompt - 1]))
     call = Call(schedule, BatchRows(begins, ends), 0, max(prompt, int(ends.max())))
-    total = torch.zeros(2, dtype=torch.float64)
-    for layer in attended_layers(cache):
-        packs = isinstance(layer, QuantizedLayer)
-        windows = (layer.spec.key_window, layer.spec.value_window) if packs else ()
-        span = layer.sliding_window if layer.is_sliding else call.stop
-        total += call.counts(span, windows).sum(-1)
-    pairs, packed = total.tolist()
-    return int(pairs), int(packed)
+    return total(reads(layer, call) for layer in attended_layers(cache))

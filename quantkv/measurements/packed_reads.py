@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.cache.sharing import donor
+from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.errors import QuantKVError
 from quantkv.measurements.quality.checks import LOW_PACKED_READ
 from quantkv.policy import Window
@@ -21,18 +24,23 @@ def packed_read_fraction(cache: QuantizedCache, prompt: int, calls: Sequence[int
     A call that begins with n cached tokens reads packed what lies below the boundary of n. Rows are taken to
     have no padding.
     """
-    pairs = packed = 0
-    for layer in attended_layers(cache):
-        cached = prompt
-        for size in calls:
-            for query in range(cached, cached + size):
-                first = max(0, query + 1 - layer.sliding_window) if layer.is_sliding else 0
-                pairs += 2 * (query + 1 - first)
-                packed += sum(
-                    max(0, window.boundary(cached) - max(first, window.sinks)) for window in _windows(layer)
-                )
-            cached += size
+    schedule = Schedule(torch.tensor([prompt]), (prompt, *calls), count_from=torch.tensor([prompt]))
+    length = prompt + sum(calls)
+    call = Call(schedule, BatchRows.unpadded(1, length), 0, length)
+    pairs, packed = total(reads(layer, call) for layer in attended_layers(cache))
     return packed / pairs if pairs else 0.0
+
+
+def reads(layer: Any, call: Call) -> Tensor:
+    """The (query, key) pairs that a layer attends to over a call, of all its rows, and how many of them are
+    packed: `[2]`."""
+    span = layer.sliding_window if layer.is_sliding else call.stop
+    return call.counts(span, tuple(_windows(layer))).sum(-1)
+
+
+def total(found: Iterable[Tensor]) -> tuple[int, int]:
+    pairs, packed = sum(found, torch.zeros(2, dtype=torch.float64)).tolist()
+    return int(pairs), int(packed)
 
 
 def attended_layers(cache: QuantizedCache) -> Iterator[Any]:

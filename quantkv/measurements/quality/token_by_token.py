@@ -15,10 +15,12 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.arms.arm import BASELINE, Result, effective
+from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.decode_exact.simulate import protocol_calls
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments.divergence import compare
+from quantkv.measurements.packed_reads import reads, total
 from quantkv.measurements.quality.protocols import Protocol
 from quantkv.measurements.quality.scoring import PreparedWindow, Scored
 from quantkv.measurements.quality.section import Bits
@@ -186,13 +188,12 @@ def prompt_calls(protocol: Protocol, context: int, *, press: bool) -> list[int]:
 
 def packed_share(cache: Any, kept: list[int], steps: int) -> float:
     """The share of attended (query, key) pairs that our cache held packed while `steps` tokens were decoded
-    after `kept` ones in each layer: from the policy's closed form."""
-    packed = pairs = 0
-    for tokens, layer in zip(kept, cache.layers, strict=True):
-        for length in range(tokens, tokens + steps):
-            pairs += 2 * (length + 1)
-            if layer in cache.quantized_layers:
-                packed += sum(w.packed(length) for w in (layer.spec.key_window, layer.spec.value_window))
+    after `kept` ones in each layer."""
+    calls = [
+        Call(Schedule(torch.tensor([tokens])), BatchRows.unpadded(1, tokens + steps), 0, tokens + steps)
+        for tokens in kept
+    ]
+    pairs, packed = total(map(reads, cache.layers, calls))
     return packed / pairs
 
 
