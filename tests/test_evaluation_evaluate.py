@@ -8,8 +8,8 @@ from quantkv import evaluate, load_model, parse_spec
 from quantkv.data import Text
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
+from quantkv.rows.kinds import versions
 from quantkv.rows.row import SCHEMA
-from quantkv.rows.versions import METRIC_VERSIONS
 
 TEXT = Text("words", "the quick brown fox jumps over the lazy dog. " * 60, "f" * 64, "made up")
 SMALL = "int4-head+r8+f16+s2+k8"
@@ -43,7 +43,7 @@ def test_a_row_per_format_and_context(loaded):
         "bos": "none",
     }
     assert row["speed"] is None and row["memory"] is None
-    assert row["provenance"]["metrics"] == METRIC_VERSIONS
+    assert row["provenance"]["metrics"] == versions()
     assert row["provenance"]["weights"] == "random float32"
     assert result.rows[2]["effective"]["simulated"] is True
     json.dumps(result.rows, allow_nan=False)

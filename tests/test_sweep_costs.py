@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import quantkv.planner.sizes
 from quantkv.commands.cli import app
 from quantkv.planner.sizes import Memory
-from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
+from quantkv.rows.kinds import versions
+from quantkv.rows.versions import CODEC_VERSION
 from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.costs import Past, cell_costs
 from quantkv.sweep.grid import Cell, expand
@@ -140,7 +141,7 @@ def test_rows_of_older_metrics_are_to_be_measured_again(tmp_path: Path) -> None:
     settings = sweep(tmp_path / "r")
     cells = expand(settings)
     row = finished(cells[0], 1.0)
-    row["provenance"]["metrics"] = {"memory": METRIC_VERSIONS["memory"] - 1}
+    row["provenance"]["metrics"] = {"memory": versions()["memory"] - 1}
     write(tmp_path / "r", row)
     assert not Past(settings).has(cells[0])
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner, Result
 
 from quantkv.commands.cli import app
 from quantkv.rows.files import Row, write_row
-from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
+from quantkv.rows.kinds import versions
+from quantkv.rows.versions import CODEC_VERSION
 from quantkv.sweep.config import validate
 from quantkv.sweep.grid import Cell, expand
 
@@ -27,7 +28,7 @@ def cells() -> list[Cell]:
 
 def row_of(cell: Cell, **changes: Any) -> Row:
     keyed = cell.keyed(FACTS)
-    made = {"metrics": METRIC_VERSIONS, "codecs": CODEC_VERSION, "keyed": keyed, "started": "2026-01-01"}
+    made = {"metrics": versions(), "codecs": CODEC_VERSION, "keyed": keyed, "started": "2026-01-01"}
     row = {"schema": 1, "kind": cell.kind, "key": cell.key(FACTS), "status": "ok", "reason": None}
     row |= {"requested": cell.requested(), cell.kind: {"tokens_scored": 3}, "provenance": made}
     return row | changes
@@ -146,18 +147,18 @@ def test_numbers_of_a_failed_cell_are_found(folder: Path) -> None:
 
 
 def test_pruning_says_what_it_would_delete_and_deletes_only_when_told(folder: Path) -> None:
-    old = {"metrics": METRIC_VERSIONS | {"quality": METRIC_VERSIONS["quality"] - 1}}
+    old = {"metrics": versions() | {"quality": versions()["quality"] - 1}}
     metric = spoil(folder, "quality-int8-head-c64-*.json", provenance=old)
     codec = spoil(folder, "memory-int8-head-c64-*.json", provenance={"codecs": CODEC_VERSION - 1})
     other = spoil(folder, "memory-int8-head-c128-*.json", provenance={"source": "external"})
-    later = {"metrics": METRIC_VERSIONS | {"memory": METRIC_VERSIONS["memory"] + 1}}
+    later = {"metrics": versions() | {"memory": versions()["memory"] + 1}}
     newer = spoil(folder, "memory-int4-head-c64-*.json", provenance=later)
     before = sorted(folder.iterdir())
     told = results(folder, "--prune")
     assert told.exit_code == 0 and sorted(folder.iterdir()) == before
     assert told.output.splitlines() == [
         f"{codec.name}: codec version {CODEC_VERSION - 1}, now {CODEC_VERSION}",
-        f"{metric.name}: metric version {METRIC_VERSIONS['quality'] - 1}, now {METRIC_VERSIONS['quality']}",
+        f"{metric.name}: metric version {versions()['quality'] - 1}, now {versions()['quality']}",
         "2 rows of older versions; --yes deletes them",
     ]
     assert "2 rows of older versions deleted" in results(folder, "--prune", "--yes").output

@@ -11,7 +11,8 @@ from quantkv.comparison.measures import changes
 from quantkv.comparison.obstacles import obstacle
 from quantkv.comparison.outcome import ASKED, Comparison, Pair, place
 from quantkv.errors import QuantKVError
-from quantkv.rows.files import SECTIONS, read_rows
+from quantkv.rows.files import read_rows
+from quantkv.rows.kinds import names
 from quantkv.wording.messages import nearest
 
 Source = str | Path | Iterable[Row] | Any
@@ -51,7 +52,7 @@ def _ordered(pairs: Iterable[tuple[Row, Row]]) -> list[tuple[Row, Row]]:
     def order(pair: tuple[Row, Row]) -> tuple[Any, ...]:
         asked = pair[0]["requested"]
         return (
-            SECTIONS.index(pair[0]["kind"]),
+            names().index(pair[0]["kind"]),
             str(asked.get("model")),
             asked["context"],
             asked.get("batch") or 1,

@@ -14,18 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
+from quantkv.plugins import HINT
+from quantkv.rows.kinds import names
 from quantkv.rows.row import SCHEMA, strict_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SECTIONS = ("quality", "speed", "memory", "retrieval", "generation")
 STATUSES = ("ok", "failed", "skipped")
 HALF = r"\ud"
 """How JSON writes a half of a character."""
 _RANK = {"failed": 0, "skipped": 1, "ok": 2}
 
 Row = dict[str, Any]
+
+
+class UnknownKind(QuantKVError):
+    """What is said of a row whose kind nothing here knows, beginning with its verb."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"is of the kind of measurement {kind!r}, which is not known here ({HINT})")
 
 
 def row_name(row: Mapping[str, Any]) -> str:
@@ -79,6 +87,9 @@ def read_rows(path: str | Path, *, warn: Callable[[str], None] | None = None) ->
 def _known_row(file: Path, warn: Callable[[str], None]) -> Row | None:
     try:
         row = read_row(file)
+    except UnknownKind as error:
+        warn(f"{file.name} {error} and is ignored")
+        return None
     except (OSError, ValueError) as error:
         warn(f"{file.name} is not a whole result file and is ignored ({error})")
         return None
@@ -88,19 +99,24 @@ def _known_row(file: Path, warn: Callable[[str], None]) -> Row | None:
 
 
 def read_row(file: Path, parse_constant: Callable[[str], Any] | None = None) -> Row | None:
-    """The row in a file, None where it holds something else; OSError or ValueError where it is not whole.
-    ``parse_constant`` is called with NaN and infinities, as ``json.loads`` does."""
+    """The row in a file, None where it holds something else; OSError or ValueError where it is not whole,
+    UnknownKind where nothing here knows its kind. ``parse_constant`` is called with NaN and infinities, as
+    ``json.loads`` does."""
     text = file.read_text(encoding="utf-8")
     row = json.loads(text, parse_constant=parse_constant)
     row = strict_json(row) if HALF in text else row
-    return row if is_row(row) else None
+    if not is_row(row):
+        return None
+    if row["kind"] not in names():
+        raise UnknownKind(row["kind"])
+    return dict(row)
 
 
 def is_row(row: Any) -> bool:
     return (
         isinstance(row, dict)
         and row.get("schema") == SCHEMA
-        and row.get("kind") in SECTIONS
+        and isinstance(row.get("kind"), str)
         and row.get("status") in STATUSES
         and isinstance(row.get("key"), str)
         and _is_request(row.get("requested"))
@@ -141,7 +157,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     }
     flat["prefill"] = (row.get("protocol") or {}).get("prefill")
     flat |= {name: ran.get(name) for name in ("engine", "simulated", "layers_quantized", "layers_total")}
-    for section in ("protocol", *SECTIONS, "provenance"):
+    for section in ("protocol", str(row.get("kind")), "provenance"):
         flat |= {name: value for name, value in _scalars(row.get(section)).items() if name not in flat}
     return flat
 

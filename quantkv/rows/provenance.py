@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from quantkv.cores import cores
-from quantkv.rows.versions import METRIC_VERSIONS
+from quantkv.rows.kinds import versions
 from quantkv.version import __version__
 
 
@@ -35,7 +35,7 @@ def provenance(device: torch.device | str = "cpu", clock: Clock | None = None) -
     clock = clock or Clock()
     return {
         "quantkv": __version__,
-        "metrics": dict(METRIC_VERSIONS),
+        "metrics": versions(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": _version("transformers"),

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from quantkv.rows.kinds import BUILT_IN, known
+
 SCHEMA = 1
-KINDS = ("quality", "speed", "memory", "retrieval", "generation")
 _COMPARED = ("spec", "attn")
 
 
@@ -22,13 +23,12 @@ def build_row(
     reason: str | None = None,
 ) -> dict[str, Any]:
     """Assemble a row; what was not measured is null, and what ran otherwise than asked is noted."""
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    known(kind)
     effective = dict(effective or {})
     effective["notes"] = [*effective.get("notes", []), *_mismatches(requested, effective)]
     row = {"schema": SCHEMA, "kind": kind, "key": key, "status": status, "reason": reason}
     row |= {"requested": dict(requested), "effective": effective, "protocol": dict(protocol)}
-    row |= {name: (section if name == kind else None) for name in KINDS}
+    row |= dict.fromkeys(BUILT_IN) | {kind: section}
     return strict_json(row | {"provenance": dict(provenance)})
 
 

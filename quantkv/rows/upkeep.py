@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 from zipfile import BadZipFile
 
 from quantkv.errors import QuantKVError
-from quantkv.rows.files import Row, read_row, row_name
-from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
+from quantkv.rows.files import Row, UnknownKind, read_row, row_name
+from quantkv.rows.kinds import known
+from quantkv.rows.versions import CODEC_VERSION
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,23 @@ class Stored:
 
 
 def stored(folder: Path) -> list[Stored]:
-    """Every row in the folder, older rows of a cell too; files that are no rows are left out."""
+    """Every row in the folder, older rows of a cell too. Files that are no rows are left out, rows of
+    unknown kinds with a warning."""
     if not folder.is_dir():
         raise QuantKVError(f"no results at {folder}: there is no such folder")
-    read = ((path, _read(path)) for path in sorted(folder.glob("*.json")))
+    read = [(path, _read(path)) for path in sorted(folder.glob("*.json"))]
+    for path, row in read:
+        if isinstance(row, UnknownKind):
+            warnings.warn(f"{path.name} {row} and is left out", stacklevel=2)
     return [Stored(path, row) for path, row in read if isinstance(row, dict)]
 
 
-def _read(path: Path) -> Row | str:
+def _read(path: Path) -> Row | str | UnknownKind:
     """The row, or why it is none."""
     try:
         return read_row(path, _not_finite) or "no quantkv result"
+    except UnknownKind as error:
+        return error
     except (OSError, ValueError) as error:
         return f"no whole result file: {error}"
 
@@ -69,7 +77,7 @@ def _versions(row: Row) -> Iterator[tuple[str, int, int]]:
     made = row.get("provenance") or {}
     metric, codecs = (made.get("metrics") or {}).get(row["kind"]), made.get("codecs")
     if metric is not None:
-        yield "metric", metric, METRIC_VERSIONS[row["kind"]]
+        yield "metric", metric, known(row["kind"]).version
     if codecs is not None:
         yield "codec", codecs, CODEC_VERSION
 
@@ -103,7 +111,7 @@ def _of_row(entry: Stored) -> Iterator[str]:
         yield f"numbers of a cell that {row['status']}"
     if row["status"] != "ok" and not row.get("reason"):
         yield f"{row['status']} without a reason"
-    if row["status"] == "ok" and row["kind"] == "quality" and keyed is not None:
+    if row["status"] == "ok" and known(row["kind"]).arrays and keyed is not None:
         yield from _of_sidecar(entry)
 
 
@@ -131,6 +139,7 @@ def _of_sidecar(entry: Stored) -> Iterator[str]:
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         yield f"{entry.sidecar.name} cannot be read: {error}"
         return
-    scored = entry.row["quality"].get("tokens_scored")
+    kind = known(entry.row["kind"])
+    scored = entry.row[kind.name].get(kind.arrays)
     if lengths != {scored}:
         yield f"{entry.sidecar.name} holds {sorted(lengths)} values, {scored} tokens were scored"

@@ -23,9 +23,9 @@ from quantkv.measurements.speed.run import speed_block
 from quantkv.models import model_identity
 from quantkv.peers.peer import Peer
 from quantkv.peers.versions import versions
+from quantkv.rows.kinds import known
 from quantkv.rows.provenance import Clock, provenance
 from quantkv.rows.row import build_row
-from quantkv.rows.versions import METRIC_VERSIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,5 +202,5 @@ class Study:
 
 
 def _key(kind: str, requested: Result, protocol: Result, fingerprint: str | None) -> str:
-    content = json.dumps([kind, METRIC_VERSIONS[kind], requested, protocol, fingerprint], sort_keys=True)
+    content = json.dumps([kind, known(kind).version, requested, protocol, fingerprint], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()

@@ -25,9 +25,10 @@ from quantkv.models import load_model, model_identity
 from quantkv.peers.peer import Peer
 from quantkv.peers.versions import check_peer, versions
 from quantkv.rows.files import Row
+from quantkv.rows.kinds import known
 from quantkv.rows.provenance import provenance
 from quantkv.rows.row import build_row
-from quantkv.rows.versions import CODEC_VERSION, METRIC_VERSIONS
+from quantkv.rows.versions import CODEC_VERSION
 from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.behaviour import Behaviour, behaviour_texts
 from quantkv.sweep.config import ModelEntry, Sweep
@@ -80,7 +81,7 @@ class LocalSession:
             raise MeasureError("this model came without a tokenizer, so text cannot be tokenized")
         facts: dict[str, Any] = {name: self.identity[name] for name in ("weights", "fingerprint")}
         facts |= {"device": self.device.type, "engine": self._engine(cell), "codecs": CODEC_VERSION}
-        facts |= {"metrics": METRIC_VERSIONS[cell.kind]}
+        facts |= {"metrics": known(cell.kind).version}
         facts |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
         if own := rules(cell.spec):
             facts["rules"] = {name: origin.version for name, origin in own.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.rows.row import KINDS
+from quantkv.rows.kinds import names
 from quantkv.studies.study import Row, Study, labels_of, preference, requested, studies
 from quantkv.wording.numbers import missing
 from quantkv.wording.parts import subject_of, titles
@@ -26,7 +26,7 @@ class Results:
     def kinds(self) -> list[str]:
         """The kinds there are rows of, in their usual order."""
         found = {str(row["kind"]) for row in self.rows}
-        return [kind for kind in KINDS if kind in found] + sorted(found - set(KINDS))
+        return [kind for kind in names() if kind in found]
 
     def of_kind(self, kind: str) -> list[int]:
         return [number for number, row in enumerate(self.rows) if row["kind"] == kind]
