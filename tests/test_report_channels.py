@@ -10,6 +10,7 @@ import pytest
 from drawn import extents, legend_labels
 from rich.console import Console
 
+from quantkv.drawing.figure import rendered
 from quantkv.measurements.inside.channel_figure import (
     channel_figure,
     damage_figure,
@@ -18,7 +19,6 @@ from quantkv.measurements.inside.channel_figure import (
 )
 from quantkv.measurements.inside.files import error_table, outlier_table, write_inspection
 from quantkv.measurements.inside.inspection import Inspection
-from quantkv.report.plots import rendered
 
 LAYERS, HEADS, WIDTH = 5, 2, 3
 

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
-from quantkv.wording.escapes import drawn, latex, markdown, one_line, paragraph
+from quantkv.drawing.text import drawn
+from quantkv.wording.escapes import latex, markdown, one_line, paragraph
 
 NAMES = (
     r"$\textbf{ours}$", "a_b", "50 %", "costs $5", "<b>x</b>", "a|b", "`x`", "two\nlines", "a\tb", "[x](y)",

@@ -21,9 +21,10 @@ from rows import (
     sweep_rows,
 )
 
+from quantkv.drawing.figure import rendered
 from quantkv.drawing.style import FONT_SIZE, STYLES, WIDTHS
 from quantkv.errors import QuantKVError
-from quantkv.report.plots import FIGURES, can_draw, draw, rendered
+from quantkv.report.plots import FIGURES, can_draw, draw
 
 FORMATS = ["fp16", "fp8-e4m3", "int8-channel", "int8-head", "int4-head", "kivi-4", "kivi-2"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows import quality_row
 
-from quantkv.report.front import Point, pareto_front
+from quantkv.measurements.quality.front_figure import Point, pareto_front
 from quantkv.report.plots import draw
 
 

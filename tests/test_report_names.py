@@ -21,7 +21,8 @@ from test_paper import retrieval_row
 from test_report_escapes import NAMES
 from test_report_html import Parsed
 
-from quantkv.report.plots import FIGURES, draw, draw_together, rendered
+from quantkv.drawing.figure import rendered
+from quantkv.report.plots import FIGURES, draw, draw_together
 from quantkv.report.write import write_report
 
 HARD = (

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantkv.drawing.families import family, shade
-from quantkv.wording.escapes import FONT_SIZE
 
 WIDTHS = {"one-column": 3.3, "two-column": 6.9}
 BASELINE = "DynamicCache"
 PAPER = "#FFFFFF"
+FONT_SIZE = 7.0
+"""Points."""
 SHARES, MAGNITUDES = "cividis", "magma"
 """Colour maps of heat maps: shares, where light is good, and magnitudes and errors, where light is large."""
 

@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from quantkv.drawing.axes import context_axis, log_axis
-from quantkv.drawing.style import BASELINE, RC, WIDTHS, Style, styles_for
+from quantkv.drawing.figure import METADATA, blank, rendered
+from quantkv.drawing.style import BASELINE, RC, Style, styles_for
+from quantkv.drawing.text import NARROW, drawn
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
 from quantkv.planner import Plan
-from quantkv.report.plots import rendered
-from quantkv.wording.escapes import NARROW, drawn
 
-FILES = ("png", "pdf", "svg")
 SHORTEST, POINTS = 512, 96
 HEIGHT = 3.1
 TITLE_POINTS = 180.0
@@ -27,8 +25,8 @@ def write_plan_figure(plan: Plan, path: str | Path) -> None:
     """Draw the plan into a .png, .pdf or .svg file. Raises QuantKVError where it cannot be written."""
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in FILES:
-        raise QuantKVError(f"figure {path}: legal file types: {', '.join(FILES)}")
+    if kind not in METADATA:
+        raise QuantKVError(f"figure {path}: legal file types: {', '.join(METADATA)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, rendered(draw_plan(plan), kind))
@@ -42,8 +40,7 @@ def draw_plan(plan: Plan) -> Figure:
     labels = {name: BASELINE if name == "dynamic" else name for name in plan.footprints}
     styles = styles_for(labels.values())
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTHS["two-column"], HEIGHT), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = blank("two-column", HEIGHT)
         ax = figure.subplots()
         room, values = plan.cache_room / 1e9, [plan.cache_room / 1e9]
         for name, footprint in plan.footprints.items():

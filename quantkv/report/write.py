@@ -171,7 +171,8 @@ def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several:
 
 def _write_figures(study: Study, plan: FigureFiles, folder: _Folder, width: str) -> None:
     for name, files in plan.items():
-        from quantkv.report.plots import draw, rendered
+        from quantkv.drawing.figure import rendered
+        from quantkv.report.plots import draw
 
         figure = draw(study, name, width=_width(name, width))
         for file in files:
@@ -180,7 +181,7 @@ def _write_figures(study: Study, plan: FigureFiles, folder: _Folder, width: str)
 
 def _write_extras(extras: Sequence[Extra], folder: _Folder, kinds: Sequence[str]) -> None:
     for extra in extras:
-        from quantkv.report.plots import rendered
+        from quantkv.drawing.figure import rendered
 
         figure = extra.draw()
         for kind in kinds:
@@ -205,7 +206,8 @@ def _write_together(
         for name, text in tables_together(joint, texts).items():
             folder.write(name, text.encode())
         for name, own in (drawable(joint, wanted) if kinds else {}).items():
-            from quantkv.report.plots import draw_together, rendered
+            from quantkv.drawing.figure import rendered
+            from quantkv.report.plots import draw_together
 
             figure = draw_together(own.studies, own.labels, name)
             files = [f"{own.stem}.{kind}" for kind in kinds]

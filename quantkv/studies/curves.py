@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from quantkv.drawing.lines import Curve
 from quantkv.drawing.style import BASELINE, rank
 from quantkv.studies.study import Study
 
@@ -22,19 +23,6 @@ class Metric:
     value: Values
     low: Values | None = None
     high: Values | None = None
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Values over contexts, the mean over seeds; ``hollow`` where the reference engine made a time."""
-
-    label: str
-    contexts: list[int]
-    values: list[float]
-    low: list[float]
-    high: list[float]
-    hollow: bool = False
-    failed: list[int] = field(default_factory=list)
 
 
 def column(name: str, scale: float = 1.0) -> Values:

@@ -1,15 +1,13 @@
 """What a user may have named (formats, models, texts, reasons, sources), as plain words wherever it is shown.
 
-One function for each kind of file: ``latex``, ``markdown``, ``drawn`` for figures. Pages are escaped by their
-template, CSV by its quotes. What cannot be shown is named by its code point, ``U+1F999``.
+One function for each kind of file: ``latex``, ``markdown``. Pages are escaped by their template, CSV by its
+quotes, figures by ``drawing.text``. What cannot be shown is named by its code point, ``U+1F999``.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
-from functools import cache
 
 from quantkv.wording.numbers import DASH, MINUS
 
@@ -19,14 +17,6 @@ TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Turn the direction of all that follows."""
 APART = "\0"
 """Stands in a text, which has none of its own, where LaTeX must not join two characters."""
-FONT_SIZE = 7.0
-"""Of figures, in points."""
-NARROW = 88.0
-"""Points for a name beside an axis, or above one that is not wide."""
-WHOLE_PIXELS = 1.06
-"""How much wider letters become where they end at whole pixels."""
-LONGEST_NAME = 200
-"""Characters of a name that a figure shows; of a longer one it shows both ends."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -81,14 +71,14 @@ def one_line(text: str) -> str:
 
 def visible(text: str) -> str:
     """With the code points of what cannot be seen, or would move a terminal's cursor."""
-    return "".join(_code_point(c) if _is_unseen(c) else c for c in text)
+    return "".join(code_point(c) if _is_unseen(c) else c for c in text)
 
 
 def _is_unseen(character: str) -> bool:
     return character in TURNING or unicodedata.category(character) in UNSEEN
 
 
-def _code_point(character: str) -> str:
+def code_point(character: str) -> str:
     return f"U+{ord(character):04X}"
 
 
@@ -111,7 +101,7 @@ def _latex(text: str) -> str:
 
 def _latex_character(character: str) -> str:
     known = _PLAIN_IN_LATEX.match(character)
-    return _LATEX.get(character, character if known else _code_point(character))
+    return _LATEX.get(character, character if known else code_point(character))
 
 
 def markdown(text: str) -> str:
@@ -124,36 +114,3 @@ def paragraph(text: str) -> str:
     """The same where a line begins, which must not begin a list or a quotation."""
     text = re.sub(r"^(\d+)(?=[.)](\s|$))", r"\1\\", markdown(text))
     return re.sub(r"^(>|[-+=]+(?=\s|$))", r"\\\1", text)
-
-
-def drawn(text: str, points: float = math.inf) -> str:
-    """As matplotlib shows it: no mathematics, no character that its font lacks, in lines of so many points.
-
-    Lines are broken before plus signs and after spaces and slashes, else wherever they must be.
-    """
-    known = _glyphs()
-    name = "".join(c if ord(c) in known else _code_point(c) for c in one_line(text))
-    if len(name) > LONGEST_NAME:
-        name = f"{name[: LONGEST_NAME // 2]} … {name[-LONGEST_NAME // 2 :]}"
-    lines = [""]
-    for part in re.split(r"(?=\+)|(?<=[ /])", name):
-        for piece in [part] if _width(part) <= points else part:
-            if lines[-1] and _width(lines[-1] + piece) > points:
-                lines.append("")
-            lines[-1] += piece
-    return "\n".join(lines).replace("$", r"\$")
-
-
-def _width(line: str) -> float:
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font = FontProperties(family="DejaVu Sans", size=FONT_SIZE)
-    return WHOLE_PIXELS * float(text_to_path.get_text_width_height_descent(line, font, ismath=False)[0])
-
-
-@cache
-def _glyphs() -> frozenset[int]:
-    from matplotlib.font_manager import findfont, get_font
-
-    return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from quantkv.drawing.style import MAGNITUDES, RC, WIDTHS, styles_for
-from quantkv.report.plots import place_legends
-from quantkv.studies.lines import Legend, key
-from quantkv.wording.escapes import drawn
+from quantkv.drawing.figure import blank
+from quantkv.drawing.legend import Legend, place_legends
+from quantkv.drawing.style import MAGNITUDES, RC, styles_for
+from quantkv.drawing.text import drawn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +42,7 @@ def shown_layers(statistics: pd.DataFrame) -> list[int]:
 def channel_figure(inspection: Inspection, layers: Sequence[int], *, width: str = "two-column") -> Figure:
     """Magnitudes, token × channel, keys left and values right, a row per layer; heads side by side."""
     with matplotlib.rc_context(RC):
-        figure = _figure(width, len(layers) * ROW_HEIGHT)
+        figure = blank(width, len(layers) * ROW_HEIGHT)
         axes = figure.subplots(len(layers), len(TENSORS), squeeze=False)
         for row, layer in zip(axes, layers):
             for ax, (tensor, name) in zip(row, TENSORS.items()):
@@ -83,7 +82,7 @@ def error_figure(errors: pd.DataFrame, *, width: str = "two-column") -> Figure:
     norm = _log_norm(np.concatenate([grid.ravel() for grid in grids.values()]))
     with matplotlib.rc_context(RC):
         more = sum(max(titles[label, name].count("\n") for name in ERRORS) for label in formats)
-        figure = _figure(width, 0.4 + len(formats) * SMALL_ROW + more * TITLE_LINE)
+        figure = blank(width, 0.4 + len(formats) * SMALL_ROW + more * TITLE_LINE)
         axes = figure.subplots(len(formats), len(ERRORS), squeeze=False)
         for (label, name), ax in zip(grids, axes.ravel()):
             picture = ax.imshow(
@@ -115,20 +114,14 @@ def damage_figure(table: pd.DataFrame, *, width: str = "one-column") -> Figure:
     """Measured mean KL over predicted damage, a point per format."""
     measured = table.dropna()
     with matplotlib.rc_context(RC):
-        figure = _figure(width, 2.4)
+        figure = blank(width, 2.4)
         ax = figure.subplots()
         styles, legend = styles_for(measured.index), Legend()
         for label, style in styles.items():
             point = measured.loc[label]
             options: dict[str, Any] = {"color": style.color, "marker": style.marker, "markersize": style.size}
             ax.plot(point["predicted"], point["kl_mean"], linestyle="none", label=label, **options)
-            legend.formats[label] = key(style, linked=False)
+            legend.format(label, style, linked=False)
         ax.set(xscale="log", yscale="log", xlabel="predicted damage", ylabel="mean KL (nats per token)")
         place_legends(figure, legend, styles)
-    return figure
-
-
-def _figure(width: str, height: float) -> Figure:
-    figure = Figure(figsize=(WIDTHS[width], height), layout="constrained")
-    FigureCanvasAgg(figure)
     return figure

@@ -48,7 +48,7 @@ def write_inspection(
 def _write_figures(
     inspection: Inspection, damage: pd.DataFrame, out: Path, layers: Sequence[int]
 ) -> Iterator[Path]:
-    from quantkv.report.plots import rendered
+    from quantkv.drawing.figure import rendered
 
     for name, figure in _figures(inspection, damage, layers):
         for kind in KINDS:

@@ -11,9 +11,10 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from quantkv.drawing.axes import context_axis, log_axis
+from quantkv.drawing.legend import Legend
+from quantkv.drawing.lines import GREY, Curve, draw_curves
 from quantkv.drawing.style import DOTTED, Style
-from quantkv.studies.curves import METRICS, Curve, contexts_of, curves, per_context
-from quantkv.studies.lines import GREY, Legend, draw_curves
+from quantkv.studies.curves import METRICS, contexts_of, curves, per_context
 from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Study
 from quantkv.wording.numbers import compact
 

@@ -9,10 +9,10 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from quantkv.drawing.axes import log_axis
+from quantkv.drawing.legend import Legend
+from quantkv.drawing.lines import Curve, draw_curves
 from quantkv.drawing.style import Style, rank
 from quantkv.errors import QuantKVError
-from quantkv.studies.curves import Curve
-from quantkv.studies.lines import Legend, draw_curves
 from quantkv.studies.study import Row, Study, requested
 
 

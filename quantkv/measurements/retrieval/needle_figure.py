@@ -13,13 +13,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from quantkv.drawing.style import RC, SHARES, WIDTHS
+from quantkv.drawing.figure import blank
+from quantkv.drawing.style import RC, SHARES
+from quantkv.drawing.text import NARROW, drawn
 from quantkv.studies.groups import Group, Row, part_of
-from quantkv.wording.escapes import NARROW, drawn
 
 REFERENCE = "exact cache"
 PANEL_HEIGHT, AROUND, LINE = 1.15, 0.5, 0.13
@@ -57,8 +57,7 @@ def _names(group: Group, points: float) -> tuple[dict[str, str], int]:
 
 
 def _figure(height: float, lines: int, columns: int, *, shared: bool = False) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(WIDTHS["two-column"], height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank("two-column", height)
     return figure, figure.subplots(lines, columns, squeeze=False, sharey="row" if shared else False)
 
 

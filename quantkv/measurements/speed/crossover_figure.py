@@ -15,10 +15,12 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from quantkv.drawing.axes import context_axis
+from quantkv.drawing.legend import Legend
+from quantkv.drawing.lines import GREY, HOLLOW
 from quantkv.drawing.style import BASELINE, Style, rank
-from quantkv.studies.lines import GREY, HOLLOW, Legend, mark_drifts
+from quantkv.drawing.text import NARROW, drawn
+from quantkv.measurements.speed.decode_figure import mark_drifts
 from quantkv.studies.study import Study
-from quantkv.wording.escapes import NARROW, drawn
 
 RATIOS = ("ratio_to_baseline", "ratio_low", "ratio_high")
 ROW_INCHES = 0.17

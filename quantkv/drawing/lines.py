@@ -1,4 +1,4 @@
-"""How a curve is put on axes: line, markers, interval bars, crosses for failed cells, place in the legend.
+"""A curve, and how it is put on axes: line, markers, interval bars, crosses for failed cells.
 
 Formats that lie on top of each other are told apart by a sideways step of a point or two (the data stay as
 they are, only the drawing moves), by their markers, and by a white rim around each marker. On steep lines,
@@ -17,10 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation, Transform, blended_transform_factory
 
+from quantkv.drawing.legend import Legend
 from quantkv.drawing.style import Style
-from quantkv.studies.curves import Curve
-from quantkv.studies.drift import drifts
-from quantkv.studies.study import Study
 
 STEP_POINTS = 2.5
 TOTAL_POINTS = 14.0
@@ -28,21 +26,25 @@ LONE_POINTS = 9.0
 LONE_TOTAL = 110.0
 AXES_SHARE = 0.8
 TWIN_SHARE = 0.04
-THIN = 0.7
 GREY = "#555555"
-DRIFTED = "memory bandwidth drifted while timing"
 HOLLOW = "hollow marker: PyTorch reference engine, no speed claim"
 
 
-@dataclass
-class Legend:
-    """What the legend below the axes must explain: the formats drawn, and notes on lines and marks."""
+@dataclass(frozen=True)
+class Curve:
+    """Values over contexts, the mean over seeds; ``hollow`` where the reference engine made a time."""
 
-    formats: dict[str, Line2D] = field(default_factory=dict)
-    notes: dict[str, Line2D] = field(default_factory=dict)
+    label: str
+    contexts: list[int]
+    values: list[float]
+    low: list[float]
+    high: list[float]
+    hollow: bool = False
+    failed: list[int] = field(default_factory=list)
 
-    def note(self, text: str, **look: Any) -> None:
-        self.notes.setdefault(text, Line2D([], [], **look))
+    def extent(self) -> list[float]:
+        """All that is known of its values and their ends."""
+        return [value for value in (*self.values, *self.low, *self.high) if math.isfinite(value)]
 
 
 def draw_curves(
@@ -59,7 +61,7 @@ def draw_curves(
         line = _line(ax, curve, style, shift)
         if curve.label in unlinked:
             line.set_linestyle("none")
-        legend.formats.setdefault(curve.label, key(style))
+        legend.format(curve.label, style)
         if curve.hollow and curve.contexts:
             look: dict[str, Any] = {
                 "marker": "o",
@@ -127,29 +129,8 @@ def _moved(ax: Axes, points: Sequence[float]) -> list[Transform]:
     return [ax.transData + ScaledTranslation(step / 72, 0, figure.dpi_scale_trans) for step in points]
 
 
-def thin_line(ax: Axes, curve: Curve, style: Style) -> None:
-    (line,) = ax.plot(curve.contexts, curve.values, color=style.color, linestyle=style.linestyle)
-    line.set(linewidth=THIN, zorder=2.8, gid=f"predicted:{curve.label}")
-
-
-def mark_drifts(ax: Axes, study: Study, legend: Legend) -> None:
-    """A question mark above each context at which the machine did not keep its speed."""
-    look: dict[str, Any] = {"color": GREY, "marker": "$?$", "markersize": 5, "linewidth": 0}
-    for context in drifts(study):
-        place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False}
-        ax.plot([context], [1.0], gid=f"drift:{context}", **place, **look)
-        legend.note(DRIFTED, **look)
-
-
 def _offsets(items: Sequence[Any]) -> list[float]:
     return [index - (len(items) - 1) / 2 for index in range(len(items))]
-
-
-def key(style: Style, *, linked: bool = True) -> Line2D:
-    """The legend's sample of a format, without the line where a figure draws none."""
-    look: dict[str, Any] = {"color": style.color, "marker": style.marker, "markersize": style.size}
-    look |= {"linestyle": style.linestyle if linked else "none"}
-    return Line2D([], [], markeredgecolor="white", markeredgewidth=0.4, **look)
 
 
 def _line(ax: Axes, curve: Curve, style: Style, shift: Transform) -> Line2D:

@@ -12,9 +12,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from quantkv.drawing.legend import Legend
+from quantkv.drawing.lines import GREY
 from quantkv.drawing.style import Style, rank
 from quantkv.measurements.quality.kl_figure import LABEL, bounds, kl_scale, lifted
-from quantkv.studies.lines import GREY, Legend, key
 from quantkv.studies.study import Study
 
 PAD = 0.06
@@ -61,7 +62,7 @@ def pareto(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> 
     bottom = kl_scale(ax, values, [point.kl for point in found], legend)
     for point in found:
         _draw(ax, point, styles[point.label], bottom)
-        legend.formats.setdefault(point.label, key(styles[point.label], linked=False))
+        legend.format(point.label, styles[point.label], linked=False)
     bits = [point.bits for point in found]
     pad = PAD * max(1.0, max(bits) - min(bits))
     ax.set_xlim(min(bits) - pad, max(bits) + pad)
