@@ -1,7 +1,7 @@
 """What a user may have named, as a figure shows it: no mathematics, no missing letter, in lines that fit.
 
-matplotlib itself wraps text at spaces alone and at the figure's edge, and sets as mathematics what lies between
-two dollars.
+matplotlib itself wraps text at spaces alone and at the figure's edge, and sets what lies between two
+dollars as mathematics.
 """
 
 from __future__ import annotations
