@@ -14,13 +14,15 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from quantkv import native
-from quantkv.bench import decode, machine, stock, table
-from quantkv.bench.attention import BASELINE, FOLDED, AttentionSettings, bench_attention
-from quantkv.bench.decode import DecodeSettings, add_growth, bench_decode, clocked_updates, update_steps
-from quantkv.bench.encode import EncodeSettings, bench_encode
+from quantkv.bench import machine, stock, table
+from quantkv.bench.attention import BASELINE, FOLDED, bench_attention
+from quantkv.bench.decode import add_growth, bench_decode
+from quantkv.bench.encode import bench_encode
 from quantkv.bench.machine import MachineLimits, Rates
 from quantkv.bench.report import as_json
 from quantkv.bench.rounds import Arm, ratios, take_turns, timed_row
+from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSettings
+from quantkv.bench.updates import LEAST_STEPS, clocked_updates, update_steps
 from quantkv.bench.work import ModelWork
 from quantkv.commands.cli import app
 from quantkv.cores import cores
@@ -246,7 +248,7 @@ def test_growth_is_relative_to_the_baselines() -> None:
 def test_update_is_timed_over_two_flush_chunks() -> None:
     assert update_steps(parse_spec("int8-channel")) == 2 * 32
     assert update_steps(parse_spec("kivi-2")) == 2 * 128
-    assert update_steps(parse_spec("fp16")) == update_steps("dynamic") == decode.LEAST_STEPS
+    assert update_steps(parse_spec("fp16")) == update_steps("dynamic") == LEAST_STEPS
 
 
 def test_updates_are_clocked_and_let_go() -> None:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from quantkv import simulate
 from quantkv.bench import machine, table
 from quantkv.bench.report import as_json
-from quantkv.bench.simulate import MAX_RATIO, PLAIN, SimulateSettings, bench_simulate, flags_of, simulated
+from quantkv.bench.settings import SimulateSettings
+from quantkv.bench.simulate import MAX_RATIO, PLAIN, bench_simulate, flags_of, simulated
 from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.models import random_model

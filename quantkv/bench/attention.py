@@ -22,59 +22,18 @@ from quantkv import native
 from quantkv.attention import attend
 from quantkv.bench.machine import MachineLimits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import (
-    Arm,
-    Progress,
-    check_counts,
-    check_threads,
-    quiet,
-    ratios,
-    refused,
-    take_turns,
-    timed_row,
-)
+from quantkv.bench.rounds import Arm, Progress, faster, quiet, refused, take_turns, timed_row
+from quantkv.bench.settings import AttentionSettings
 from quantkv.cache.layer import QuantizedLayer
-from quantkv.cores import cores
-from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec
 from quantkv.store import View
 
 BASELINE, FOLDED = "sdpa fp32 grouped", "sdpa fp32 folded"
-FORMATS = ("int8-channel", "int8-head", "int4-head", "int4-channel", "fp16", "kivi-2")
 SMALL_TOKENS = 320
 """Before it is timed each arm runs over so few tokens: its code and its threads are then awake, as between
 the layers of a model, while its keys and values are in no cache of the processor."""
 MAX_DIFFERENCE = 1e-3
 """An arm that differs by more from attention over the same decoded numbers is flagged."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionSettings:
-    """Batch 1; `tokens` are cached ones, the newest included. `cold` reads a large buffer before each run,
-    so that no arm finds its keys and values in the processor's caches, as between two layers of a model."""
-
-    formats: tuple[str, ...] = FORMATS
-    heads: int = 8
-    query_heads: int = 32
-    head_dim: int = 128
-    tokens: tuple[int, ...] = (32768, 131072)
-    threads: int = 1
-    rounds: int = 11
-    isa: str | None = None
-    cold: bool = True
-    seed: int = 0
-
-    def check(self) -> None:
-        check_counts(heads=self.heads, query_heads=self.query_heads, head_dim=self.head_dim)
-        check_counts(rounds=self.rounds, tokens=min(self.tokens, default=0))
-        check_threads(self.threads)
-        if self.query_heads % self.heads:
-            raise QuantKVError(f"--query-heads {self.query_heads} is not a multiple of --heads {self.heads}")
-
-    @property
-    def more_threads(self) -> int | None:
-        """The second thread count of our own arms: 2 beside 1, where there are the cores."""
-        return 2 if self.threads == 1 and cores() >= 2 else None
 
 
 @dataclass(frozen=True)
@@ -99,20 +58,29 @@ class Inputs:
         return self.query.shape[1] // self.key.shape[1]
 
 
+@dataclass
+class LayerArm(Arm):
+    """One way to read the layer; of `kind` sdpa, quantkv (from pages) or decode."""
+
+    kind: str = "sdpa"
+    format: str | None = None
+    engine: str = "sdpa"
+    tokens: int = 0
+
+    def about(self) -> dict[str, Any]:
+        return {"kind": self.kind, "format": self.format, "engine": self.engine, "tokens": self.tokens}
+
+
 def bench_attention(settings: AttentionSettings, progress: Progress = quiet) -> dict[str, Any]:
     """Time every arm at every token count; the report as JSON can hold it."""
     settings.check()
     specs = parse_formats(settings.formats)
-    threads = sorted({settings.threads, settings.more_threads or settings.threads})
-    rows: list[dict[str, Any]] = []
     flags: list[str] = []
     with instruction_set(settings.isa):
-        probe = Probe()
-        before = probe.rates(threads)
+        probe = Probe(settings.thread_counts)
         measured = [_arms_at(n, specs, settings, probe, flags, progress) for n in settings.tokens]
-        limits = MachineLimits(before, probe.rates(threads), probe.method)
-        for arms in measured:
-            rows += _rows(arms, limits, settings, flags)
+        limits = probe.limits()
+        rows = [row for arms in measured for row in _rows(arms, limits, settings, flags)]
         return make_report("attention", settings, probe, limits, rows, flags)
 
 
@@ -123,13 +91,12 @@ def _arms_at(
     probe: Probe,
     flags: list[str],
     progress: Progress,
-) -> list[Arm]:
+) -> list[LayerArm]:
     """The arms of one token count, run; what they kept alive is let go."""
     with refused(f"attention over {tokens} tokens"):
         arms, small = (_arms_over(n, specs, settings) for n in (tokens, min(tokens, SMALL_TOKENS)))
         for arm, twin in zip(arms, small, strict=True):
-            arm.about["tokens"] = tokens
-            arm.prepare = twin.run
+            arm.tokens, arm.prepare = tokens, twin.run
         arms = _affordable(arms, flags)
         take_turns(
             arms,
@@ -143,9 +110,9 @@ def _arms_at(
     return arms
 
 
-def _arms_over(tokens: int, specs: dict[str, CacheSpec], settings: AttentionSettings) -> list[Arm]:
+def _arms_over(tokens: int, specs: dict[str, CacheSpec], settings: AttentionSettings) -> list[LayerArm]:
     inputs = random_inputs(settings, tokens)
-    arms = list(exact_arms(inputs, settings.threads))
+    arms = exact_arms(inputs, settings.threads)
     for text, spec in specs.items():
         arms += format_arms(text, spec, inputs, settings)
     return arms
@@ -162,24 +129,21 @@ def random_inputs(settings: AttentionSettings, tokens: int) -> Inputs:
     return Inputs(query, torch.randn(kv_shape, generator=noise), torch.randn(kv_shape, generator=noise))
 
 
-def exact_arms(inputs: Inputs, threads: int) -> Iterator[Arm]:
+def exact_arms(inputs: Inputs, threads: int) -> list[LayerArm]:
     """SDPA over exact keys and values. Repeating heads writes the wide copy and reads it again."""
     half = Inputs(*(x.bfloat16() for x in (inputs.query, inputs.key, inputs.value)))
     exact, wide = inputs.exact_bytes, inputs.ratio * inputs.exact_bytes
-    arms = [
-        Arm(BASELINE, partial(grouped, inputs), touched=exact),
-        Arm(FOLDED, partial(folded, inputs), touched=exact),
-        Arm("sdpa bf16 grouped", partial(grouped, half), touched=half.exact_bytes),
-        Arm("sdpa bf16 folded", partial(folded, half), touched=half.exact_bytes),
-        Arm("sdpa fp32 repeated", partial(repeated, inputs), touched=exact + 2 * wide, scratch=wide),
+    arm = partial(LayerArm, threads=threads, multiply_adds=inputs.multiply_adds)
+    return [
+        arm(BASELINE, partial(grouped, inputs), touched=exact),
+        arm(FOLDED, partial(folded, inputs), touched=exact),
+        arm("sdpa bf16 grouped", partial(grouped, half), touched=half.exact_bytes),
+        arm("sdpa bf16 folded", partial(folded, half), touched=half.exact_bytes),
+        arm("sdpa fp32 repeated", partial(repeated, inputs), touched=exact + 2 * wide, scratch=wide),
     ]
-    for arm in arms:
-        arm.threads, arm.multiply_adds = threads, inputs.multiply_adds
-        arm.about = {"kind": "sdpa", "format": None, "engine": "sdpa"}
-        yield arm
 
 
-def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionSettings) -> Iterator[Arm]:
+def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionSettings) -> list[LayerArm]:
     """A format read from its pages, by one or two thread counts, and decoded whole before SDPA.
 
     Decoding writes float32 keys and values, joining them with the exact tokens reads and writes them once
@@ -187,18 +151,15 @@ def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionS
     """
     key, value = filled_views(spec, inputs)
     held = touched_bytes(key) + touched_bytes(value)
-    work: dict[str, Any] = {"multiply_adds": inputs.multiply_adds}
     served = native.isa() is not None and all(v.store.pages.format is not None for v in (key, value))
     engine = f"native-{native.isa()}" if served else "reference"
-    run = partial(attend, inputs.query, key, value)
-    for threads in filter(None, (settings.threads, settings.more_threads)):
-        about = {"kind": "quantkv", "format": text, "engine": engine}
-        yield Arm(text, run, threads=threads, touched=held, about=about, **work)
-    about = {"kind": "decode", "format": text, "engine": f"{engine}, sdpa"}
-    touched, scratch = held + 4 * inputs.exact_bytes, 2 * inputs.exact_bytes
-    decode = partial(decoded, inputs.query, key, value)
-    name = f"decode {text}, sdpa"
-    yield Arm(name, decode, settings.threads, touched=touched, scratch=scratch, about=about, **work)
+    arm = partial(LayerArm, multiply_adds=inputs.multiply_adds, format=text)
+    read, decode = (partial(run, inputs.query, key, value) for run in (attend, decoded))
+    whole = arm(f"decode {text}, sdpa", decode, threads=settings.threads, kind="decode")
+    whole.engine, whole.scratch = f"{engine}, sdpa", 2 * inputs.exact_bytes
+    whole.touched = held + 4 * inputs.exact_bytes
+    packed = partial(arm, text, read, touched=held, kind="quantkv", engine=engine)
+    return [*(packed(threads=count) for count in settings.thread_counts), whole]
 
 
 def filled_views(spec: CacheSpec, inputs: Inputs) -> tuple[View, View]:
@@ -242,7 +203,7 @@ def decoded(query: Tensor, key: View, value: View) -> Tensor:
     return grouped(Inputs(query, key.read(0, key.stop), value.read(0, value.stop)))
 
 
-def _affordable(arms: Sequence[Arm], flags: list[str]) -> list[Arm]:
+def _affordable(arms: Sequence[LayerArm], flags: list[str]) -> list[LayerArm]:
     """Leave out, and say so, what would need more memory than is free."""
     free = psutil.virtual_memory().available
     for arm in arms:
@@ -252,33 +213,39 @@ def _affordable(arms: Sequence[Arm], flags: list[str]) -> list[Arm]:
 
 
 def _rows(
-    arms: Sequence[Arm], limits: MachineLimits, settings: AttentionSettings, flags: list[str]
+    arms: Sequence[LayerArm], limits: MachineLimits, settings: AttentionSettings, flags: list[str]
 ) -> list[dict[str, Any]]:
-    base, fast = (next(arm for arm in arms if arm.name == name) for name in (BASELINE, FOLDED))
-    decodes = {arm.about["format"]: arm for arm in arms if arm.about["kind"] == "decode"}
-    more = {arm.about["format"]: arm for arm in arms if arm.threads != settings.threads}
-    rows = []
+    named = {arm.name: arm for arm in arms}
+    base, rows = named[BASELINE], []
+    decodes = {arm.format: arm for arm in arms if arm.kind == "decode"}
+    wider = {arm.format: arm for arm in arms if arm.threads != settings.threads}
     for arm in arms:
-        text, ours = arm.about["format"], arm.about["kind"] == "quantkv"
-        decode, wider = (found.get(text) if ours else None for found in (decodes, more))
+        decode = decodes.get(arm.format) if arm.kind == "quantkv" else None
+        wide = wider.get(arm.format) if arm.kind == "quantkv" and arm.threads == settings.threads else None
         row = timed_row(arm, limits)
-        row["faster_than_baseline"] = ratios(base.seconds, arm.seconds)
-        row["faster_than_folded"] = ratios(fast.seconds, arm.seconds)
-        row["faster_than_decode"] = ratios(decode.seconds, arm.seconds) if decode else None
-        first = wider is not None and arm is not wider
-        row["faster_with_more_threads"] = ratios(arm.seconds, wider.seconds) if wider and first else None
-        _add_difference(row, arm, decode or base, flags)
+        row["faster_than_baseline"] = faster(arm, base)
+        row["faster_than_folded"] = faster(arm, named[FOLDED])
+        row["faster_than_decode"] = faster(arm, decode)
+        row["faster_with_more_threads"] = faster(wide, arm) if wide else None
+        row |= _difference(arm, decode or base)
         rows.append(row)
+        flags += _flags(arm, row)
     return rows
 
 
-def _add_difference(row: dict[str, Any], arm: Arm, other: Arm, flags: list[str]) -> None:
+def _difference(arm: LayerArm, other: LayerArm) -> dict[str, Any]:
     """How far the output is from another arm's, relative to its largest number. For a decoded format that is
     the price of quantization; for a format read from pages, rounding of the same numbers."""
     reference = other.output.float()
     difference = float((arm.output.float() - reference).abs().max() / reference.abs().max())
-    row |= {"difference": difference, "difference_to": other.name}
-    if arm.about["kind"] == "quantkv" and other.about["kind"] == "decode" and difference > MAX_DIFFERENCE:
-        flags.append(f"{arm.name} differs from the same numbers decoded by {difference:.1e}")
-    if arm.about["engine"] == "reference" and arm.about["kind"] == "quantkv":
-        flags.append(f"{arm.name} ran on the reference engine: no speed claim")
+    return {"difference": difference, "difference_to": other.name}
+
+
+def _flags(arm: LayerArm, row: dict[str, Any]) -> Iterator[str]:
+    if arm.kind != "quantkv":
+        return
+    difference = row["difference"]
+    if row["faster_than_decode"] is not None and difference > MAX_DIFFERENCE:
+        yield f"{arm.name} differs from the same numbers decoded by {difference:.1e}"
+    if arm.engine == "reference":
+        yield f"{arm.name} ran on the reference engine: no speed claim"

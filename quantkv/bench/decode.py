@@ -6,63 +6,31 @@ order in every round, ratios round by round.
 
 from __future__ import annotations
 
-import math
 import random
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from quantkv.arms.arm import BASELINE, failure
-from quantkv.bench.attention import FORMATS
-from quantkv.bench.machine import MachineLimits, Probe, instruction_set
+from quantkv.bench.machine import Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Progress, check_counts, check_threads, quiet, ratios, refused, spread
+from quantkv.bench.rounds import Progress, add_limit, quiet, ratios, refused, spread
+from quantkv.bench.settings import DecodeSettings
 from quantkv.bench.stock import stock_lanes
+from quantkv.bench.updates import update_share, update_steps
 from quantkv.bench.work import ModelWork, cache_bytes
 from quantkv.errors import QuantKVError, first_line
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
-from quantkv.measurements.speed.run import FILLS, Lane, Race, feed_tokens
+from quantkv.measurements.speed.run import Lane, Race, feed_tokens
 from quantkv.measurements.speed.section import speed_section
 from quantkv.spec.specs import CacheSpec
 from quantkv.wording.numbers import significant
 
 BLOCK = 8
-FLUSHES = 2
-LEAST_STEPS = 16
-"""Steps over which a cache's `update` is timed where its flush chunks are short."""
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodeSettings:
-    """Batch 1. `prefill` 0 times no prefill; `stock` adds the quantized caches of transformers."""
-
-    model: str
-    formats: tuple[str, ...] = FORMATS
-    contexts: tuple[int, ...] = (512, 6000, 32000)
-    threads: int = 1
-    rounds: int = 10
-    fill: str = "synthetic"
-    prefill: int = 6000
-    prefill_rounds: int = 3
-    stock: bool = True
-    dtype: str = "float32"
-    isa: str | None = None
-    seed: int = 0
-
-    def check(self) -> None:
-        check_counts(rounds=self.rounds, contexts=min(self.contexts, default=0))
-        check_threads(self.threads)
-        check_counts(prefill_rounds=self.prefill_rounds, prefill=max(1, self.prefill))
-        if self.prefill < 0:
-            raise QuantKVError(f"--prefill must be at least 0, not {self.prefill}")
-        if self.fill not in FILLS:
-            raise QuantKVError(f"--fill must be one of {', '.join(FILLS)}, not {self.fill!r}")
 
 
 def bench_decode(
@@ -81,8 +49,7 @@ def bench_decode(
         torch.inference_mode(),
         refused("this benchmark"),
     ):
-        probe = Probe()
-        before = probe.rates([settings.threads])
+        probe = Probe([settings.threads])
         for context in settings.contexts:
             bench.decode(context)
             done = [row for row in bench.rows if row["context"] == context]
@@ -90,11 +57,11 @@ def bench_decode(
         if settings.prefill:
             bench.prefill()
             finished(in_short(f"prefill of {settings.prefill} tokens", bench.prefill_rows))
-        limits = MachineLimits(before, probe.rates([settings.threads]), probe.method)
-        for row in (*bench.rows, *bench.prefill_rows):
-            add_limit(row, limits, settings.threads)
-        add_growth(bench.rows)
-        rows, prefills = bench.rows, bench.prefill_rows
+        limits, rows, prefills = probe.limits(), bench.rows, bench.prefill_rows
+        for row in (*rows, *prefills):
+            if row["status"] == "ok":
+                add_limit(row, limits, settings.threads)
+        add_growth(rows)
         return make_report("decode", settings, probe, limits, rows, bench.flags, prefill=prefills)
 
 
@@ -232,21 +199,19 @@ def _said_plainly(model: str, tokens: int) -> Iterator[None]:
 def lane_flags(race: Race, lane: Lane, engine: str, said: Sequence[str]) -> list[str]:
     """A lane's flags with where they were raised; what holds for the machine is said once per context, and
     the number of rounds by the report itself."""
-    where: dict[str, Any] = {
-        "context": race.context,
-        "batch": 1,
-        "bandwidth": race.bandwidth,
-        "fill": race.fill,
-    }
-    section = speed_section(lane.timings, race.baseline.timings, engine=engine, **where)
-    named = (
-        f"at {race.context}: {flag}"
-        if flag.startswith("memory")
-        else f"{lane.label} at {race.context}: {flag}"
-        for flag in section["flags"]
-        if not flag.startswith("only ")
+    section = speed_section(
+        lane.timings,
+        race.baseline.timings,
+        context=race.context,
+        batch=1,
+        bandwidth=race.bandwidth,
+        engine=engine,
+        fill=race.fill,
     )
-    return [flag for flag in named if flag not in said]
+    flags = [flag for flag in section["flags"] if not flag.startswith("only ")]
+    whose = ["" if flag.startswith("memory") else f"{lane.label} " for flag in flags]
+    placed = [f"{who}at {race.context}: {flag}" for who, flag in zip(whose, flags)]
+    return [flag for flag in placed if flag not in said]
 
 
 def _status(lane: Lane) -> Row:
@@ -256,71 +221,18 @@ def _status(lane: Lane) -> Row:
     return {"status": failed["status"], "reason": failed["reason"]}
 
 
-def update_steps(spec: Any) -> int:
-    """Steps that hold two flush chunks of every tensor of a cache."""
-    if not isinstance(spec, CacheSpec):
-        return LEAST_STEPS
-    flushes = [t.flush for s in (spec, *(s for _, s in spec.layers)) for t in (s.key, s.value)]
-    return max(LEAST_STEPS, FLUSHES * math.lcm(*flushes))
-
-
-def update_share(race: Race, lane: Lane, start: int, steps: int) -> Row | None:
-    """Decode on, timing the cache's `update` calls apart: ms of a step spent in them, and the share. None
-    where the lane fails."""
-    whole: list[float] = []
-    with clocked_updates(lane.cache) as spent, timing.no_garbage_collection():
-        for position in range(start, start + steps):
-            token = race.feed[:, position : position + 1]
-            begin = time.perf_counter()
-            race.attempt(lane, lambda lane, token=token: race.step(lane, token))
-            whole.append(time.perf_counter() - begin)
-    if lane.error is not None:
-        return None
-    return {
-        "ms_per_step": 1000 * sum(spent) / steps,
-        "share": sum(spent) / sum(whole),
-        "steps": steps,
-        "step_ms_mean": 1000 * sum(whole) / steps,
-    }
-
-
-@contextmanager
-def clocked_updates(cache: Any) -> Iterator[list[float]]:
-    """Seconds of each `update` call of a cache."""
-    spent: list[float] = []
-    plain = cache.update
-
-    def update(*args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
-        result = plain(*args, **kwargs)
-        spent.append(time.perf_counter() - begin)
-        return result
-
-    cache.update = update
-    try:
-        yield spent
-    finally:
-        del cache.update
-
-
-def add_limit(row: Row, limits: MachineLimits, threads: int) -> None:
-    """The least time this machine needs for a row's bytes and multiply-adds, and how far the row is away."""
-    if row["status"] != "ok":
-        return
-    limit = 1000 * limits.seconds(row["bytes"], row["multiply_adds"], threads)
-    row |= {"limit_ms": limit, "k": row["ms"]["median"] / limit if row["ms"]["median"] else None}
-
-
 def add_growth(rows: Sequence[Row]) -> None:
     """How much a step slows down between the first and each later context, in ms and as a share of what
     DynamicCache slows down."""
-    found = {(row["name"], row["context"]): row["ms"]["median"] for row in rows if row["status"] == "ok"}
-    first = rows[0]["context"]
-    for row in (row for row in rows if row["status"] == "ok"):
-        grown, other = (
-            found[name, row["context"]] - found[name, first] if (name, first) in found else None
-            for name in (row["name"], BASELINE)
-        )
-        later = row["context"] != first and grown is not None
-        row["growth_ms"] = grown if later else None
-        row["growth_to_dynamic"] = grown / other if later and other else None
+    ran, first = [row for row in rows if row["status"] == "ok"], rows[0]["context"]
+    medians = {(row["name"], row["context"]): row["ms"]["median"] for row in ran}
+
+    def growth(name: str, context: int) -> float | None:
+        if context == first or (name, first) not in medians:
+            return None
+        return medians[name, context] - medians[name, first]
+
+    for row in ran:
+        grown, other = (growth(name, row["context"]) for name in (row["name"], BASELINE))
+        row["growth_ms"] = grown
+        row["growth_to_dynamic"] = grown / other if grown is not None and other else None

@@ -3,30 +3,19 @@ the PyTorch codec. Timed is `PageStore.append`, keys and values apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quantkv.bench.attention import FORMATS
 from quantkv.bench.machine import MachineLimits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import (
-    Arm,
-    Progress,
-    check_counts,
-    check_threads,
-    quiet,
-    ratios,
-    refused,
-    take_turns,
-    timed_row,
-)
-from quantkv.spec.specs import CacheSpec
-from quantkv.spec.tensors import TensorSpec
+from quantkv.bench.rounds import Arm, Progress, faster, quiet, refused, take_turns, timed_row
+from quantkv.bench.settings import EncodeSettings
+from quantkv.spec.specs import CacheSpec, TensorSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 from quantkv.store.pages import PageStore
 from quantkv.store.tensor import ENCODE_TOKENS
@@ -35,23 +24,26 @@ CHUNKS_PER_SAMPLE = 16
 """One chunk takes microseconds: so many in a row make a sample, as a long generation would flush them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodeSettings:
-    """Batch 1; `tokens` is the length of the prefill."""
+@dataclass(frozen=True)
+class Case:
+    """What is packed in one append of a format."""
 
-    formats: tuple[str, ...] = FORMATS
-    heads: int = 8
-    head_dim: int = 128
-    tokens: int = 8192
-    threads: int = 1
-    rounds: int = 11
-    isa: str | None = None
-    seed: int = 0
+    format: str
+    tensor: str
+    case: str
+    tokens: int
 
-    def check(self) -> None:
-        check_counts(heads=self.heads, head_dim=self.head_dim, tokens=self.tokens)
-        check_counts(rounds=self.rounds)
-        check_threads(self.threads)
+
+@dataclass(kw_only=True)
+class PackingArm(Arm):
+    """A case by one encoder."""
+
+    case: Case
+    encoder: str
+    no_native: bool
+
+    def about(self) -> dict[str, Any]:
+        return asdict(self.case) | {"encoder": self.encoder, "no_native": self.no_native}
 
 
 def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> dict[str, Any]:
@@ -59,54 +51,45 @@ def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> dict[s
     settings.check()
     specs = parse_formats(settings.formats)
     with instruction_set(settings.isa), refused(f"packing {settings.tokens} tokens"):
-        probe = Probe()
-        before = probe.rates([settings.threads])
+        probe = Probe([settings.threads])
         arms = [arm for text, spec in specs.items() for arm in _format_arms(text, spec, settings)]
         take_turns(arms, settings.rounds, seed=settings.seed, progress=progress)
-        limits = MachineLimits(before, probe.rates([settings.threads]), probe.method)
-        slow = {f"{arm.about['format']} {arm.about['tensor']}" for arm in arms if arm.about["no_native"]}
+        limits = probe.limits()
+        slow = {f"{arm.case.format} {arm.case.tensor}" for arm in arms if arm.no_native}
         flags = [f"{name} has no native encoder" for name in sorted(slow)]
         return make_report("encode", settings, probe, limits, _rows(arms, limits), flags)
 
 
-def _format_arms(text: str, spec: CacheSpec, settings: EncodeSettings) -> Iterator[Arm]:
-    for which in ("key", "value"):
-        tensor: TensorSpec = getattr(spec, which)
+def _format_arms(text: str, spec: CacheSpec, settings: EncodeSettings) -> Iterator[PackingArm]:
+    for which, tensor in (("key", spec.key), ("value", spec.value)):
         whole = max(1, settings.tokens // tensor.flush) * tensor.flush
-        cases = [("prefill", whole, 1), (chunk_name(tensor), tensor.flush, CHUNKS_PER_SAMPLE)]
-        for case, tokens, runs in cases:
-            yield from _case_arms((text, which, case), tensor, tokens, runs, settings)
-
-
-def chunk_name(tensor: TensorSpec) -> str:
-    return "raw token" if tensor.is_raw else "flush chunk"
+        yield from _case_arms(Case(text, which, "prefill", whole), tensor, settings)
+        chunk = Case(text, which, "raw token" if tensor.is_raw else "flush chunk", tensor.flush)
+        yield from _case_arms(chunk, tensor, settings, runs_per_sample=CHUNKS_PER_SAMPLE)
 
 
 def _case_arms(
-    names: tuple[str, str, str], tensor: TensorSpec, tokens: int, runs: int, settings: EncodeSettings
-) -> Iterator[Arm]:
+    case: Case, tensor: TensorSpec, settings: EncodeSettings, runs_per_sample: int = 1
+) -> Iterator[PackingArm]:
     """The same append by both encoders, or by PyTorch's alone where there is no native one."""
-    text, which, case = names
     noise = torch.Generator().manual_seed(settings.seed)
-    x = torch.randn(1, settings.heads, tokens, settings.head_dim, generator=noise)
+    x = torch.randn(1, settings.heads, case.tokens, settings.head_dim, generator=noise)
     span = -(-ENCODE_TOKENS // tensor.flush) * tensor.flush
-    stores = {"native": new_store(tensor, which, settings), "torch": new_store(tensor, which, settings)}
-    no_native = stores["native"].format is None
-    stores["torch"].format = None
-    for encoder, store in stores.items():
-        if encoder == "native" and no_native:
-            continue
-        layout = store.layout
-        about = {"format": text, "tensor": which, "case": case, "tokens": tokens, "encoder": encoder}
-        yield Arm(
-            f"{text} {which} {case} {encoder}",
+    native, plain = (new_store(tensor, case.tensor, settings) for _ in range(2))
+    no_native, layout = native.format is None, plain.layout
+    plain.format = None
+    for encoder, store in (("torch", plain),) if no_native else (("native", native), ("torch", plain)):
+        yield PackingArm(
+            f"{case.format} {case.tensor} {case.case} {encoder}",
             partial(append, store, x, span),
             threads=settings.threads,
-            touched=x.nbytes + tokens * layout.record_bytes // layout.page_tokens,
+            touched=x.nbytes + case.tokens * layout.record_bytes // layout.page_tokens,
             multiply_adds=x.numel(),
-            about=about | {"no_native": no_native},
             finish=partial(_undo, store),
-            runs_per_sample=runs,
+            runs_per_sample=runs_per_sample,
+            case=case,
+            encoder=encoder,
+            no_native=no_native,
         )
 
 
@@ -128,17 +111,11 @@ def _undo(store: PageStore) -> None:
     store.truncate(0, 0)
 
 
-def _rows(arms: list[Arm], limits: MachineLimits) -> list[dict[str, Any]]:
+def _rows(arms: Sequence[PackingArm], limits: MachineLimits) -> list[dict[str, Any]]:
     """A row per arm; the native one says how many times faster than PyTorch's it is."""
-    torch_arms = {_case_of(arm): arm for arm in arms if arm.about["encoder"] == "torch"}
+    by_torch = {arm.case: arm for arm in arms if arm.encoder == "torch"}
     rows = []
     for arm in arms:
-        row = timed_row(arm, limits)
-        native = arm.about["encoder"] == "native"
-        other = torch_arms[_case_of(arm)]
-        rows.append(row | {"faster_than_torch": ratios(other.seconds, arm.seconds) if native else None})
+        other = by_torch[arm.case] if arm.encoder == "native" else None
+        rows.append(timed_row(arm, limits) | {"faster_than_torch": faster(arm, other)})
     return rows
-
-
-def _case_of(arm: Arm) -> tuple[str, str, str]:
-    return arm.about["format"], arm.about["tensor"], arm.about["case"]

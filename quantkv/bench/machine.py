@@ -38,12 +38,19 @@ class Rates:
 
 
 class Probe:
-    """A buffer to read through. Without the native engine torch's own sum and matrix product are timed."""
+    """A buffer to read through, which looks at the machine at once and when asked for the limits. Without the
+    native engine torch's own sum and matrix product are timed."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Sequence[int] = (1,)) -> None:
         self.native = native.kernels()
         size = min(PROBE_BYTES, psutil.virtual_memory().available // 8) // 4096 * 4096
         self.buffer = torch.ones(size // 8, dtype=torch.int64)
+        self.threads = threads
+        self.before = self.rates(threads)
+
+    def limits(self) -> MachineLimits:
+        """From the look before the arms ran and one now."""
+        return MachineLimits(self.before, self.rates(self.threads), self.method)
 
     @property
     def method(self) -> str:

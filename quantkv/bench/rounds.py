@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from quantkv.bench.machine import MachineLimits
-from quantkv.cores import cores
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
 from quantkv.instruments.statistics import median_interval
@@ -31,7 +30,7 @@ class Arm:
     """One thing to time. `run` does it once; `prepare` and `finish` are not timed.
 
     `touched` counts bytes read and written and `multiply_adds` the arithmetic of one run; `scratch` is memory
-    it needs on top. `about` goes into its row of the report.
+    it needs on top.
     """
 
     name: str
@@ -40,12 +39,15 @@ class Arm:
     touched: int = 0
     multiply_adds: int = 0
     scratch: int = 0
-    about: dict[str, Any] = field(default_factory=dict)
     prepare: Callable[[], None] = lambda: None
     finish: Callable[[], None] = lambda: None
     runs_per_sample: int = 1
     seconds: list[float] = field(default_factory=list)
     output: Any = None
+
+    def about(self) -> dict[str, Any]:
+        """What its row in the report says of it beside its name and times."""
+        return {}
 
     def sample(self) -> float:
         """Seconds of one run, the mean over `runs_per_sample` runs in a row."""
@@ -95,37 +97,32 @@ def ratios(top: Sequence[float | None], bottom: Sequence[float | None]) -> Numbe
     return spread(found) | {"low": low, "high": high}
 
 
+def faster(arm: Arm, other: Arm | None) -> Numbers | None:
+    """How many times faster an arm is than another; None where there is no other."""
+    return None if other is None else ratios(other.seconds, arm.seconds)
+
+
 def timed_row(arm: Arm, limits: MachineLimits) -> dict[str, Any]:
     """The row of an arm that ran: times in ms, bytes, the limit of the machine and how far it is away."""
-    ms = [1000 * s for s in arm.seconds]
-    middle = float(np.median(ms))
-    limit = 1000 * limits.seconds(arm.touched, arm.multiply_adds, arm.threads)
-    return {
+    rounds = [1000 * s for s in arm.seconds]
+    row = {
         "name": arm.name,
-        **arm.about,
+        **arm.about(),
         "threads": arm.threads,
-        "rounds_ms": ms,
-        "ms": spread(ms),
+        "rounds_ms": rounds,
+        "ms": spread(rounds),
         "bytes": arm.touched,
         "multiply_adds": arm.multiply_adds,
-        "gb_s": arm.touched / middle / 1e6,
-        "limit_ms": limit,
-        "k": middle / limit,
+        "gb_s": arm.touched / float(np.median(rounds)) / 1e6,
     }
+    add_limit(row, limits, arm.threads)
+    return row
 
 
-def check_counts(**counts: int) -> None:
-    """Raise unless each number is at least 1, naming the first that is not."""
-    for name, value in counts.items():
-        if value < 1:
-            raise QuantKVError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-
-
-def check_threads(count: int) -> None:
-    """Raise unless so many threads have a core each: more would time the scheduler."""
-    check_counts(threads=count)
-    if count > cores():
-        raise QuantKVError(f"--threads must be at most {cores()}, the cores of this process, not {count}")
+def add_limit(row: dict[str, Any], limits: MachineLimits, threads: int) -> None:
+    """The least time this machine needs for a row's bytes and multiply-adds, and how far the row is away."""
+    limit, median = 1000 * limits.seconds(row["bytes"], row["multiply_adds"], threads), row["ms"]["median"]
+    row |= {"limit_ms": limit, "k": median / limit if median else None}
 
 
 @contextmanager

@@ -15,17 +15,8 @@ from torch import Tensor
 
 from quantkv.bench.machine import MachineLimits, Probe
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import (
-    Arm,
-    Progress,
-    check_counts,
-    check_threads,
-    quiet,
-    ratios,
-    refused,
-    take_turns,
-    timed_row,
-)
+from quantkv.bench.rounds import Arm, Progress, quiet, ratios, refused, take_turns, timed_row
+from quantkv.bench.settings import SimulateSettings
 from quantkv.bench.work import ModelWork
 from quantkv.decode_exact.simulate import simulate
 from quantkv.instruments import huggingface as hf
@@ -34,26 +25,20 @@ from quantkv.measurements.memory import peaks
 from quantkv.spec.specs import CacheSpec
 
 PLAIN = "plain, sdpa"
-FORMATS = ("int4-head", "kivi-2")
 MAX_RATIO = 2.5
 """A simulated pass that takes more than so many times the plain one is flagged."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulateSettings:
-    """Batch 1, `tokens` random ones; logits of the last position alone are computed."""
+@dataclass(kw_only=True)
+class PassArm(Arm):
+    """One pass over the sequence; `format` None for the plain one."""
 
-    model: str
-    formats: tuple[str, ...] = FORMATS
-    tokens: tuple[int, ...] = (512, 1024)
-    threads: int = 1
-    rounds: int = 3
-    dtype: str = "float32"
-    seed: int = 0
+    tokens: int
+    format: str | None
+    scratch_bytes: int | None = None
 
-    def check(self) -> None:
-        check_counts(rounds=self.rounds, tokens=min(self.tokens, default=0))
-        check_threads(self.threads)
+    def about(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "format": self.format, "scratch_bytes": self.scratch_bytes}
 
 
 def bench_simulate(settings: SimulateSettings, progress: Progress = quiet) -> dict[str, Any]:
@@ -64,18 +49,17 @@ def bench_simulate(settings: SimulateSettings, progress: Progress = quiet) -> di
     specs = parse_formats(settings.formats)
     model, _ = load_model(settings.model, dtype=settings.dtype)
     hf.check_length(model, max(settings.tokens))
-    probe = Probe()
-    before = probe.rates([settings.threads])
+    probe = Probe([settings.threads])
     with hf.attention(model, "sdpa"):
         measured = [arms_at(model, n, specs, settings, progress) for n in settings.tokens]
-    limits = MachineLimits(before, probe.rates([settings.threads]), probe.method)
+    limits = probe.limits()
     rows = [row for arms in measured for row in rows_of(arms, limits)]
     return make_report("simulate", settings, probe, limits, rows, flags_of(rows))
 
 
 def arms_at(
     model: Any, tokens: int, specs: dict[str, CacheSpec], settings: SimulateSettings, progress: Progress
-) -> list[Arm]:
+) -> list[PassArm]:
     """The plain pass and every format over the same `tokens`, run in turns; then each once more for its
     memory."""
     noise = torch.Generator().manual_seed(settings.seed)
@@ -92,16 +76,22 @@ def arms_at(
         )
         for arm in arms:
             progress(f"{tokens} tokens, memory of {arm.name}")
-            arm.about["scratch_bytes"] = scratch_bytes(arm, model.device)
+            arm.scratch_bytes = scratch_bytes(arm, model.device)
     return arms
 
 
-def _arm(name: str, run: Callable[[], Tensor], model: Any, tokens: int, threads: int) -> Arm:
+def _arm(name: str, run: Callable[[], Tensor], model: Any, tokens: int, threads: int) -> PassArm:
     """Its bytes are the weights', read once; both passes do the arithmetic of a prefill."""
     work = ModelWork.of(model)
-    about = {"tokens": tokens, "format": None if name == PLAIN else name}
-    arithmetic = work.prefill(tokens)
-    return Arm(name, run, threads=threads, touched=work.weight_bytes, multiply_adds=arithmetic, about=about)
+    return PassArm(
+        name,
+        run,
+        threads=threads,
+        touched=work.weight_bytes,
+        multiply_adds=work.prefill(tokens),
+        tokens=tokens,
+        format=None if name == PLAIN else name,
+    )
 
 
 def simulated(model: Any, spec: CacheSpec, ids: Tensor) -> Tensor:
@@ -121,7 +111,7 @@ def scratch_bytes(arm: Arm, device: torch.device) -> int | None:
         return counter.peak()
 
 
-def rows_of(arms: Sequence[Arm], limits: MachineLimits) -> list[dict[str, Any]]:
+def rows_of(arms: Sequence[PassArm], limits: MachineLimits) -> list[dict[str, Any]]:
     plain = arms[0]
     return [timed_row(arm, limits) | {"time_to_plain": ratios(arm.seconds, plain.seconds)} for arm in arms]
 
