@@ -1,7 +1,7 @@
 """Tables and figures from result rows, and from nothing else.
 
 ``write_report`` makes the files, ``terminal_table`` prints the summary. Both are loaded when first used, so
-that importing this package needs neither pandas nor matplotlib.
+that importing this package needs neither pandas nor matplotlib. May be imported by sweeps and commands.
 """
 
 from __future__ import annotations

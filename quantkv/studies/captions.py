@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from quantkv.measurements.speed.drift import drifted
 from quantkv.studies.columns import RATIO, REFERENCE_MARK
+from quantkv.studies.drift import drifted
 from quantkv.studies.names import INTERVALS, TITLES
 from quantkv.studies.study import (
     CAUTION_KL,

@@ -2,6 +2,7 @@
 
 ``page`` makes it. The words, the warnings, the tables and what the plots draw are made here in Python, from
 the same summary as every other table and figure; the scripts only draw, sort, filter and open rows.
+May be imported by the report alone.
 """
 
 from quantkv.report.html.render import page
