@@ -177,7 +177,7 @@ def test_handle_tells_its_shape_without_decoding() -> None:
     assert handle.shape == decoded.shape and handle.size(2) == 90 and handle.dim() == handle.ndim == 4
     assert (handle.dtype, handle.device, handle.numel()) == (torch.float32, CPU, decoded.numel())
     assert not handle.requires_grad and not handle.is_cuda and "KVHandle" in repr(handle)
-    assert handle.kv.store.materialized == 0
+    assert handle.kv.tally.materialized == 0
 
 
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -199,7 +199,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_any_operation_on_a_handle_works_on_its_decoded_values(name: str) -> None:
     handle, decoded = handle_and_decoded()
     assert torch.equal(OPERATIONS[name](handle), OPERATIONS[name](decoded))
-    assert handle.kv.store.materialized >= 1
+    assert handle.kv.tally.materialized >= 1
 
 
 def test_handle_of_an_earlier_state_raises() -> None:

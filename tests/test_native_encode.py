@@ -14,7 +14,8 @@ from torch import Tensor
 from quantkv import TensorSpec
 from quantkv.codecs import Kernel, Sharing
 from quantkv.codecs.affine import Affine
-from quantkv.native import kernels, page_format
+from quantkv.native import kernels
+from quantkv.store.page_format import page_format
 
 native = kernels()
 if native is None:

@@ -13,7 +13,6 @@ from stores import DIM, HEADS, everything, feed, new_store, same_bits, used_fiel
 from torch import Tensor
 
 from quantkv import CacheSpec, QuantKVError, parse_spec, presets
-from quantkv.store import Since
 
 
 # --- a model of the store that keeps lists ---
@@ -261,7 +260,7 @@ def test_reading_beyond_the_tokens_is_refused(text: str) -> None:
     for length in (2, 60):
         feed(store, torch.randn(1, HEADS, length - store.length, DIM), [length - store.length])
         whole = store.view()
-        for view, start, stop in ((whole, 0, length + 1), (whole, -1, 1), (Since(whole, 1), 0, length)):
+        for view, start, stop in ((whole, 0, length + 1), (whole, -1, 1), (whole.sliding(1), 0, length)):
             with pytest.raises(QuantKVError, match=f"of {length}"):
                 view.read(start, stop)
         assert whole.read(0, length).isfinite().all()

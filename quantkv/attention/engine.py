@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quantkv.attention import native, reference
 from quantkv.attention.reference import Readable
-from quantkv.store import Since, View
+from quantkv.store import View
 
 LONG_QUERY = 128
 """The reference takes so many queries at a time, so that scores stay bounded in long calls."""
@@ -26,7 +26,7 @@ def attend(
 ) -> Tensor:
     """Attention of `query` `[B, Hq, Q, D]` over packed keys and values; arguments and result are those of
     `reference.attend`."""
-    if isinstance(key, (View, Since)) and isinstance(value, (View, Since)):
+    if isinstance(key, View) and isinstance(value, View):
         out = native.attend(query, key, value, mask=mask, causal=causal, **options)
         if out is not None:
             return out

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from quantkv.store import Since, View
+from quantkv.store import View
 
 _METADATA = {
     getattr(Tensor, name).__get__
@@ -44,20 +44,18 @@ _METADATA = {
 class KVHandle(Tensor):
     """Keys or values `[B, H, T, D]` behind a view. `kv` reads them; `materialize()` decodes all of them."""
 
-    kv: View | Since
+    kv: View
 
     @staticmethod
-    def __new__(cls, view: View | Since) -> KVHandle:
-        handle = Tensor._make_wrapper_subclass(
-            cls, view.shape, dtype=view.store.dtype, device=view.store.device
-        )
+    def __new__(cls, view: View) -> KVHandle:
+        handle = Tensor._make_wrapper_subclass(cls, view.shape, dtype=view.dtype, device=view.device)
         handle.kv = view
         return handle
 
     def materialize(self) -> Tensor:
         """All tokens as a plain contiguous tensor."""
-        self.kv.store.materialized += 1
-        return self.kv.read(0, self.kv.stop).contiguous()
+        self.kv.tally.materialized += 1
+        return self.kv.read(0, self.kv.shape[2]).contiguous()
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"KVHandle(shape={tuple(self.kv.shape)}, packed={self.kv.visible})"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quantkv import native
 from quantkv.errors import QuantKVError
-from quantkv.store import Since, View
+from quantkv.store import View
 
 MOST_QUERIES = 16
 """Longer calls decode a span at a time into scratch and multiply matrices instead."""
@@ -18,8 +18,8 @@ _NO_STRIDES: list[int] = []
 
 def attend(
     query: Tensor,
-    key: View | Since,
-    value: View | Since,
+    key: View,
+    value: View,
     *,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -29,20 +29,19 @@ def attend(
 ) -> Tensor | None:
     """Attention of `query` `[B, Hq, Q, D]`, as `[B, Hq, Q, Dv]`; None where the kernels cannot serve this
     call."""
-    (keys, start), (values, _) = _from(key), _from(value)
     _, q_heads, queries, head_dim = query.shape
-    if queries > MOST_QUERIES or query.dtype not in native.FLOATS or not (_served(keys) and _served(values)):
+    if queries > MOST_QUERIES or query.dtype not in native.FLOATS or not (_served(key) and _served(value)):
         return None
-    keys.check()
-    values.check()
-    _check(query, keys)
+    key.check()
+    value.check()
+    _check(query, key)
     query = query if query.stride(-1) == 1 else query.contiguous()
-    mask, is_bool, mask_strides = _mask(mask, query, keys.stop - start)
+    mask, is_bool, mask_strides = _mask(mask, query, key.stop - key.start)
     sinks = None if sink_logits is None else sink_logits.float().contiguous()
-    out = torch.empty(query.shape[0], queries, q_heads, values.shape[-1], dtype=query.dtype)
+    out = torch.empty(query.shape[0], queries, q_heads, value.shape[-1], dtype=query.dtype)
     native.kernels().attend(
-        keys.store.pages.kernel_pages(), _exact(keys), values.store.pages.kernel_pages(), _exact(values),
-        keys.store.pads, start, keys.stop, query.data_ptr(), native.FLOATS[query.dtype], query.stride()[:3],
+        key.pages.kernel_pages(), _exact(key), value.pages.kernel_pages(), _exact(value),
+        key.pads, key.start, key.stop, query.data_ptr(), native.FLOATS[query.dtype], query.stride()[:3],
         q_heads, queries, head_dim**-0.5 if scaling is None else scaling, softcap or 0.0, causal,
         0 if mask is None else mask.data_ptr(), is_bool, mask_strides,
         0 if sinks is None else sinks.data_ptr(), out.data_ptr(), torch.get_num_threads(), native.isa(),
@@ -50,19 +49,13 @@ def attend(
     return out.transpose(1, 2)
 
 
-def _from(view: View | Since) -> tuple[View, int]:
-    """The whole view, and the position to begin at."""
-    return (view.view, view.start) if isinstance(view, Since) else (view, 0)
-
-
 def _served(view: View) -> bool:
-    store = view.store
-    return store.pages.format is not None and store.dtype in native.FLOATS
+    return view.pages.format is not None and view.dtype in native.FLOATS
 
 
 def _check(query: Tensor, keys: View) -> None:
     """Raise where kernels would read beyond a tensor, or lose a gradient without a word."""
-    rows, heads, head_dim = (keys.shape[axis] for axis in (0, 1, 3))
+    rows, heads, _, head_dim = keys.shape
     if query.shape[0] != rows or query.shape[1] % heads or query.shape[3] != head_dim or not query.is_cpu:
         raise QuantKVError(
             f"a query of {list(query.shape)} on {query.device} does not fit keys of {rows} rows, "
@@ -74,11 +67,11 @@ def _check(query: Tensor, keys: View) -> None:
 
 def _exact(view: View) -> tuple[Any, ...]:
     """Where a view's exact tokens lie, in the order that the kernel's binding names."""
-    store, ring, extra = view.store, view.ring, view.extra
+    sinks, ring, extra = view.sinks, view.ring, view.extra
     if extra is not None and extra.stride(-1) != 1:
         extra = view.extra = extra.contiguous()
     return (
-        view.visible, native.FLOATS[store.dtype], store.sinks.buffer.data_ptr(), store.sinks.count,
+        view.visible, native.FLOATS[view.dtype], sinks.buffer.data_ptr(), sinks.count,
         ring.buffer.data_ptr(), ring.capacity, 0 if extra is None else extra.data_ptr(), view.extra_from,
         (0, 0, 0) if extra is None else extra.stride()[:3],
     )  # fmt: skip

@@ -151,7 +151,7 @@ def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionS
     """
     key, value = filled_views(spec, inputs)
     held = touched_bytes(key) + touched_bytes(value)
-    served = native.isa() is not None and all(v.store.pages.format is not None for v in (key, value))
+    served = native.isa() is not None and all(v.pages.format is not None for v in (key, value))
     engine = f"native-{native.isa()}" if served else "reference"
     arm = partial(LayerArm, multiply_adds=inputs.multiply_adds, format=text)
     read, decode = (partial(run, inputs.query, key, value) for run in (attend, decoded))
@@ -173,10 +173,10 @@ def filled_views(spec: CacheSpec, inputs: Inputs) -> tuple[View, View]:
 
 def touched_bytes(view: View) -> int:
     """Bytes of pages and exact tokens that one query reads of a view without padding."""
-    store, layout = view.store, view.store.pages.layout
+    layout, (rows, heads, stop, head_dim) = view.pages.layout, view.shape
     packed = sum(view.visible)
-    exact = store.rows * view.stop - packed
-    token = store.heads * store.head_dim * store.dtype.itemsize
+    exact = rows * stop - packed
+    token = heads * head_dim * view.dtype.itemsize
     return packed * layout.record_bytes // layout.page_tokens + exact * token
 
 

@@ -22,7 +22,7 @@ from quantkv.cache.notices import Notices
 from quantkv.cache.padding import counted_padding
 from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec
-from quantkv.store import KEY_LANES, VALUE_LANES, Since, TensorStore, View
+from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore, View
 
 PAST_RECORDING_RESERVE = 256
 """Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
@@ -77,13 +77,13 @@ class QuantizedLayer(DynamicLayer):
     def values(self, value: None) -> None:
         assert value is None
 
-    def _shown(self, store: TensorStore) -> View | Since:
+    def _shown(self, store: TensorStore) -> View:
         """What a later query may read."""
         return store.view()
 
     def decoded(self) -> list[Tensor]:
         """Plain keys and values of what a later query may read."""
-        return [kv.read(0, kv.stop) for kv in map(self._shown, self.stores)]
+        return [kv.read(0, kv.shape[2]) for kv in map(self._shown, self.stores)]
 
     @property
     def stores(self) -> tuple[TensorStore, ...]:

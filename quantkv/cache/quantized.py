@@ -310,7 +310,7 @@ class QuantizedCache(AllOrNothing):
             "saturated": layer.saturated,
             "packed_at": layer.packed_at,
             "deep_rollbacks": layer.deep_rollbacks,
-            "materialized": sum(s.materialized for s in layer.stores),
+            "materialized": sum(s.tally.materialized for s in layer.stores),
             "padding_from": layer.padding_source,
         }
 

@@ -14,7 +14,7 @@ from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.notices import Notices
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec
-from quantkv.store import Since, TensorStore, View
+from quantkv.store import TensorStore, View
 
 
 class QuantizedSlidingLayer(QuantizedLayer):
@@ -47,8 +47,8 @@ class QuantizedSlidingLayer(QuantizedLayer):
         """What iterating over a cache gives as third; made on demand, as `nbytes` would miss its bytes."""
         return torch.tensor(self.sliding_window)
 
-    def _shown(self, store: TensorStore) -> View | Since:
-        return Since(store.view(), max(0, store.length - self.sliding_window + 1))
+    def _shown(self, store: TensorStore) -> View:
+        return store.view().sliding(max(0, store.length - self.sliding_window + 1))
 
     @property
     def cumulative_length(self) -> int:
@@ -78,13 +78,8 @@ class QuantizedSlidingLayer(QuantizedLayer):
         if past is not None:  # pages that the window has left are free already: a long call reads a copy
             return torch.cat([past[0], key_states], -2), torch.cat([past[1], value_states], -2)
         if isinstance(keys, KVHandle) and isinstance(values, KVHandle):
-            return self._since(keys, start), self._since(values, start)
+            return KVHandle(keys.kv.sliding(start)), KVHandle(values.kv.sliding(start))
         return keys, values
-
-    @staticmethod
-    def _since(handle: KVHandle, start: int) -> KVHandle:
-        assert not isinstance(handle.kv, Since)
-        return KVHandle(Since(handle.kv, start))
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
         length, _ = super().get_mask_sizes(query_length)

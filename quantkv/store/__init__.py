@@ -1,10 +1,12 @@
-"""Store: append-only packed memory of one layer. Knows pages, tables, truncation and bytes; knows no
-method."""
+"""Append-only packed memory of one layer: pages, tables, truncation and bytes; knows no method.
+
+May be imported by spec, attention and all that is above them.
+"""
 
 from quantkv.store.layout import PageLayout, Plane, page_layout
 from quantkv.store.tensor import TensorStore
 from quantkv.store.tiles import KEY_LANES, VALUE_LANES, Lanes
-from quantkv.store.view import Since, View
+from quantkv.store.view import View
 
 __all__ = [
     "KEY_LANES",
@@ -12,7 +14,6 @@ __all__ = [
     "Lanes",
     "PageLayout",
     "Plane",
-    "Since",
     "TensorStore",
     "View",
     "page_layout",

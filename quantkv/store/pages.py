@@ -18,6 +18,7 @@ from quantkv import native
 from quantkv.codecs import Codec
 from quantkv.codecs.saturation import count_saturated
 from quantkv.store.layout import PageLayout
+from quantkv.store.page_format import page_format
 from quantkv.store.pool import GONE, PagePool
 
 
@@ -42,7 +43,7 @@ class PageStore:
         floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
         self._largest = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
         self._saturated: Tensor | int = 0
-        self.format = native.page_format(layout, codec) if device.type == "cpu" else None
+        self.format = page_format(layout, codec) if device.type == "cpu" else None
         self._kernel_pages: tuple[int, Any] | None = None
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
 from quantkv.store.bytes import tensor_nbytes
+from quantkv.store.exact import Ring, Sinks
 from quantkv.store.layout import page_layout, windowed_pages
 from quantkv.store.pages import PageStore
 from quantkv.store.tiles import Lanes
-from quantkv.store.view import View
-from quantkv.store.window import Ring, Sinks
+from quantkv.store.view import Tally, View, row_groups
 
 ENCODE_TOKENS = 2048
 """A long prompt is encoded in spans of about this many tokens, so that temporaries stay bounded."""
@@ -54,8 +54,7 @@ class TensorStore:
         self.pads = list(pads or [0] * rows)
         self.span: int | None = None
         self.length = 0
-        self.version = 0
-        self.materialized = 0
+        self.tally = Tally()
         self.packed_at: int | None = None
         self.begins = 0
         self._held_from = [pad + window.sinks for pad in self.pads]
@@ -107,28 +106,34 @@ class TensorStore:
         """How many tokens of a row are packed when it holds `length` tokens (now, by default)."""
         return self.window.packed((self.length if length is None else length) - self.pads[row])
 
-    def view(self, extra: Tensor | None = None) -> View:
-        """What a query may read now; `extra` are tokens of the running call that are not in the ring."""
+    def view(self) -> View:
+        """What a query may read now."""
+        return self._view(self.length)
+
+    def _view(self, stop: int, extra: Tensor | None = None) -> View:
+        """`stop` tokens, packed as far as they are now; `extra` are those of the running call that are not in
+        the ring."""
         visible = [self.packed(row) for row in range(self.rows)]
-        stop = self.length + (0 if extra is None else extra.shape[-2])
-        return View(self, visible, stop, self.ring, extra)
+        return View(self.pages, self.sinks, self.ring, self.pads, visible, stop, self.tally, extra)
 
     def append(self, x: Tensor) -> View:
         """Add `[B, H, T, D]`. The view that comes back shows the state before packing, with the new tokens
         exact."""
-        self.version += 1
+        self.tally.changes += 1  # earlier views end here; the new one, made below, does not
         if x.requires_grad:  # what is kept must not remember how it came about
             x = x.detach()
         length = self.length + x.shape[-2]
-        self.sinks.write(self.length, x, self.pads)
         long, room = x.shape[-2] > self._short_call, self._room(length)
         if not long and room > self.ring.capacity:
             self._resize_ring(room)
-        view = self.view(extra=x) if long else self._append_short(x)
+        self.sinks.write(self.length, x, self.pads)
+        # A short call overwrites ring slots that no query of it reads. A long one would overwrite some that
+        # are: the view reads its tokens where they are, and the ring is left as it was.
+        if not long:
+            self.ring.write(self.length, x)
+        view = self._view(length, x if long else None)  # `self.length`, so what is packed, is still the old
         self._pack(view, length)
-        if self.window.after and self.packed_at is None and any(self.pages.used):
-            self.packed_at = length
-        if long or room < self.ring.capacity:
+        if long or room < self.ring.capacity:  # after packing, which reads what a new ring has no room for
             self._renew_ring(view, length, room)
         self.length = length
         reach = length - self.window.reserve
@@ -143,11 +148,6 @@ class TensorStore:
         """The longest call that fits the ring beside everything a query of that call may read."""
         return self.window.reserve + 1
 
-    def _append_short(self, x: Tensor) -> View:
-        visible = [self.packed(row) for row in range(self.rows)]
-        self.ring.write(self.length, x)
-        return View(self, visible, self.length + x.shape[-2], self.ring, None)
-
     def _room(self, length: int) -> int:
         return self.window.capacity_at(length, max(self.pads, default=0))
 
@@ -158,8 +158,8 @@ class TensorStore:
         """The old ring and a long call's own tensor belong to the view; keep the newest tokens in a new
         ring."""
         start = max(0, length - room)
-        old, self.ring = self.ring, self._new_ring(room)
-        self.ring.write(start, view.exact(start, length, old))
+        self.ring = self._new_ring(room)
+        self.ring.write(start, view.exact(start, length))
 
     def _resize_ring(self, capacity: int) -> None:
         """A ring of another capacity with the newest tokens of this one."""
@@ -169,23 +169,18 @@ class TensorStore:
             self.ring.write(start, old.read(start, self.length))
 
     def _pack(self, view: View, length: int) -> None:
-        self.pages.reserve([self.packed(row, length) for row in range(self.rows)])
-        for pad, rows in self.row_groups():
-            done = self.pages.used[rows[0]]
-            todo = self.packed(rows[0], length)
+        """Pack what the policy no longer keeps exact at `length` tokens, as `view` shows it."""
+        packed = [self.packed(row, length) for row in range(self.rows)]
+        self.pages.reserve(packed)
+        for pad, rows in row_groups(self.pads):
+            done, todo = self.pages.used[rows[0]], packed[rows[0]]
             span = -(-ENCODE_TOKENS // self.window.flush) * self.window.flush
             for low in range(done, todo, span):
-                high = min(todo, low + span)
-                first = pad + self.window.sinks
-                x = view.exact(first + low, first + high, self.ring)
+                first, high = pad + self.window.sinks, min(todo, low + span)
+                x = view.exact(first + low, first + high)
                 self.pages.append(rows, x if len(rows) == self.rows else x[rows])
-
-    def row_groups(self) -> list[tuple[int, list[int]]]:
-        """(pads, rows) for the rows that share a pad count: those move in step."""
-        groups: dict[int, list[int]] = {}
-        for row, pad in enumerate(self.pads):
-            groups.setdefault(pad, []).append(row)
-        return list(groups.items())
+        if self.window.after and self.packed_at is None and any(self.pages.used):
+            self.packed_at = length
 
     def evict(self, before: int, length: int) -> None:
         """Positions below `before` will never be read again once `length` tokens are held: free their
@@ -217,7 +212,7 @@ class TensorStore:
         """Padding as known now, for rows that hold nothing else yet: prompts in chunks shorter than it."""
         if len(pads) != self.rows:
             return
-        self.version += 1
+        self.tally.changes += 1
         for row, pad in enumerate(pads):
             if self.length <= self.pads[row] < pad:
                 self.pads[row], self._held_from[row] = pad, pad + self.window.sinks
@@ -225,7 +220,7 @@ class TensorStore:
     def truncate(self, length: int) -> int:
         """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones
         (a deep roll-back)."""
-        self.version += 1
+        self.tally.changes += 1
         if self._room(length) > self.ring.capacity:
             self._resize_ring(self._room(length))
         deep = 0
@@ -256,7 +251,7 @@ class TensorStore:
 
     def select(self, rows: Sequence[int]) -> None:
         """Reorder, drop or repeat rows: page tables and the exact tokens move, packed bytes do not."""
-        self.version += 1
+        self.tally.changes += 1
         self.ring.select(rows)
         self.sinks.select(rows)
         self.pages.select(rows)
@@ -265,7 +260,7 @@ class TensorStore:
 
     def set_reserve(self, reserve: int) -> None:
         """Hold more (or fewer) exact tokens for roll-back from now on."""
-        self.version += 1
+        self.tally.changes += 1
         self.window = replace(self.window, reserve=reserve)
         self._resize_ring(self._room(self.length))
 
@@ -276,6 +271,7 @@ class TensorStore:
         other.pages = self.pages.fork()
         other.ring, other.sinks = self.ring.clone(), self.sinks.clone()
         other.pads, other._held_from = list(self.pads), list(self._held_from)
+        other.tally = replace(self.tally)
         return other
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

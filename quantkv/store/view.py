@@ -5,127 +5,150 @@ A view holds no copy. It stays readable until its store next changes, and raises
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from quantkv.codecs import compute_dtype
 from quantkv.errors import QuantKVError
-from quantkv.store.window import Ring
-
-if TYPE_CHECKING:
-    from quantkv.store.tensor import TensorStore
+from quantkv.store.exact import Ring, Sinks
+from quantkv.store.pages import PageStore
 
 SPAN_TOKENS = 2048
 """Readers take about this many tokens at a time, so that scratch memory is bounded."""
 
 
-class View:
-    """`visible[row]` packed tokens of each row are read decoded, everything after them exact. `stop` tokens
-    in all."""
+@dataclass(slots=True)
+class Tally:
+    """What a store and all views of it count together."""
 
-    def __init__(
-        self, store: TensorStore, visible: list[int], stop: int, ring: Ring, extra: Tensor | None
-    ) -> None:
-        self.store, self.visible, self.stop = store, visible, stop
-        self.ring, self.extra = ring, extra
-        self.extra_from = stop - (0 if extra is None else extra.shape[-2])
-        self._version = store.version
+    changes: int = 0
+    """Of the store: a view is readable until the next one."""
+    materialized: int = 0
+    """Views decoded whole, for an operation that cannot read pages."""
+
+
+@dataclass(slots=True, eq=False)
+class View:
+    """Positions `[start, stop)` of each row: `visible[row]` packed tokens after the sinks are read decoded,
+    all others exact, the last of them from `extra` where a call is longer than the ring. What `read` and
+    `edges` name is counted from `start`."""
+
+    pages: PageStore
+    sinks: Sinks
+    ring: Ring
+    pads: list[int]
+    visible: list[int]
+    stop: int
+    tally: Tally
+    extra: Tensor | None = None
+    start: int = 0
+    extra_from: int = field(init=False)
+    _made_at: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.extra_from = self.stop - (0 if self.extra is None else self.extra.shape[-2])
+        self._made_at = self.tally.changes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.ring.buffer.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.ring.buffer.device
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return self.store.rows, self.store.heads, self.stop, self.store.head_dim
+        layout = self.pages.layout
+        return len(self.pads), layout.num_heads, self.stop - self.start, layout.head_dim
+
+    def sliding(self, start: int) -> View:
+        """The same without its first `start` positions: what a layer with a sliding window shows."""
+        return replace(self, start=start)
 
     def after_packing(self) -> View:
-        """The same tokens as the store now holds them: what `prefill: final` reads."""
-        visible = [self.store.packed(row, self.stop) for row in range(self.store.rows)]
-        return View(self.store, visible, self.stop, self.ring, self.extra)
+        """The same tokens as pages hold them now: what `prefill: final` reads."""
+        return replace(self, visible=list(self.pages.used))
 
     def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
         """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros where
         padding."""
         self.check()
+        start, stop = start + self.start, stop + self.start
         if start < stop and (start < 0 or stop > self.stop):  # beyond it lies memory that nobody wrote
             raise QuantKVError(f"cannot read tokens {start} to {stop} of {self.stop}")
-        dtype = dtype or self.store.dtype
-        groups, (rows, heads, _, head_dim) = self.store.row_groups(), self.shape
+        dtype = dtype or self.dtype
+        groups, (rows, heads, _, head_dim) = row_groups(self.pads), self.shape
         if len(groups) == 1 and start < stop:
             return self._read_rows(groups[0][1], groups[0][0], (start, stop), dtype)
-        out = torch.empty(rows, heads, stop - start, head_dim, dtype=dtype, device=self.store.device)
+        out = torch.empty(rows, heads, stop - start, head_dim, dtype=dtype, device=self.device)
         for pad, members in groups if start < stop else ():
             out[members] = self._read_rows(members, pad, (start, stop), dtype)
         return out
 
     def edges(self) -> list[int]:
         """Positions that cut the view into spans which readers take one by one, along page boundaries."""
-        pad, rows = self.store.row_groups()[0]
-        first, page = pad + self.store.window.sinks, self.store.pages.layout.page_tokens
+        pad, rows = row_groups(self.pads)[0]
+        first, page = pad + self.sinks.count, self.pages.layout.page_tokens
         step = max(1, SPAN_TOKENS // page) * page
         packed_end = first + self.visible[rows[0]]
         before = range(0, min(first, self.stop), SPAN_TOKENS)
         inside = range(first + step, packed_end, step)
         tail = range(packed_end, self.stop, SPAN_TOKENS)
-        return sorted({0, min(first, self.stop), *before, *inside, *tail, self.stop})
+        cuts = {0, min(first, self.stop), *before, *inside, *tail, self.stop}
+        return sorted({max(0, cut - self.start) for cut in cuts})
 
-    def exact(self, start: int, stop: int, ring: Ring) -> Tensor:
+    def exact(self, start: int, stop: int) -> Tensor:
         """Exact values of positions after the sinks, from the ring and the running call's own tensor: `[B,
         H, T, D]`."""
         parts = []
         if start < self.extra_from:
-            parts.append(ring.read(start, min(stop, self.extra_from)))
+            parts.append(self.ring.read(start, min(stop, self.extra_from)))
         if stop > self.extra_from and self.extra is not None:
             low = max(start, self.extra_from) - self.extra_from
             parts.append(self.extra[:, :, low : stop - self.extra_from])
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
+        return _joined(parts)
 
     def _read_rows(self, rows: list[int], pad: int, span: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Rows that share a pad count, piece after piece: padding, sinks, packed tokens, exact ones."""
         start, stop = span
-        store = self.store
-        first = pad + store.window.sinks
+        first = pad + self.sinks.count
         packed_end = first + self.visible[rows[0]]
-        members = slice(None) if len(rows) == store.rows else rows
+        members = slice(None) if len(rows) == len(self.pads) else rows
         parts = []
         if start < pad:
             _, heads, _, head_dim = self.shape
-            parts.append(
-                torch.zeros(
-                    len(rows), heads, min(stop, pad) - start, head_dim, dtype=dtype, device=store.device
-                )
-            )
+            shape = (len(rows), heads, min(stop, pad) - start, head_dim)
+            parts.append(torch.zeros(shape, dtype=dtype, device=self.device))
         low, high = max(start, pad), min(stop, first)
         if low < high:
-            parts.append(store.sinks.buffer[members, :, low - pad : high - pad].to(dtype))
+            parts.append(self.sinks.buffer[members, :, low - pad : high - pad].to(dtype))
         low, high = max(start, first), min(stop, packed_end)
         if low < high:
-            parts.append(store.pages.read(rows, low - first, high - first, compute_dtype(dtype)).to(dtype))
+            parts.append(self.pages.read(rows, low - first, high - first, compute_dtype(dtype)).to(dtype))
         low = max(start, packed_end)
         if low < stop:
-            parts.append(self.exact(low, stop, self.ring)[members].to(dtype))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
+            parts.append(self.exact(low, stop)[members].to(dtype))
+        return _joined(parts)
 
     def check(self) -> None:
-        if self._version != self.store.version:
+        if self._made_at != self.tally.changes:
             raise QuantKVError(
                 "these keys or values belong to an earlier state of the cache: read them before its next "
                 "update, crop or reorder"
             )
 
 
-class Since:
-    """A view without its first `start` positions: what a layer with a sliding window shows."""
+def row_groups(pads: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """(pads, rows) for the rows that share a pad count: those move in step."""
+    groups: dict[int, list[int]] = {}
+    for row, pad in enumerate(pads):
+        groups.setdefault(pad, []).append(row)
+    return list(groups.items())
 
-    def __init__(self, view: View, start: int) -> None:
-        self.view, self.start = view, start
-        self.store, self.visible, self.stop = view.store, view.visible, view.stop - start
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        rows, heads, _, head_dim = self.view.shape
-        return rows, heads, self.stop, head_dim
-
-    def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
-        return self.view.read(start + self.start, stop + self.start, dtype)
-
-    def edges(self) -> list[int]:
-        return sorted({max(0, edge - self.start) for edge in self.view.edges()})
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
