@@ -35,7 +35,8 @@ __all__ = [*_HOMES, "__version__"]
 
 if TYPE_CHECKING:
     from quantkv.cache.hooks import register
-    from quantkv.cache.quantized import QuantizedCache, cache_argument
+    from quantkv.cache.names import cache_argument
+    from quantkv.cache.quantized import QuantizedCache
     from quantkv.cache.using import use
     from quantkv.checking.run import check
     from quantkv.comparison import compare

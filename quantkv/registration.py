@@ -2,8 +2,8 @@
 transformers nor torch for it.
 
 Where transformers' interfaces are loaded already, the names are registered at once; else the import that
-loads them does it. What is registered loads the functions of `quantkv.cache.hooks` when a model first calls
-it.
+loads them does it. What is registered loads `quantkv.cache.hooks` when a model first calls it, and puts the
+functions themselves in its place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-IMPLEMENTATION = "quantkv"
+from quantkv.cache.names import IMPLEMENTATION
+
 _INTERFACES = "transformers.modeling_utils"
 
 
@@ -35,14 +36,16 @@ def _register() -> None:
 
 
 def _attention(*args: Any, **kwargs: Any) -> Any:
-    from quantkv.cache.hooks import quantkv_attention
+    from quantkv.cache.hooks import quantkv_attention, register
 
+    register()
     return quantkv_attention(*args, **kwargs)
 
 
 def _mask(*args: Any, **kwargs: Any) -> Any:
-    from quantkv.cache.hooks import quantkv_mask
+    from quantkv.cache.hooks import quantkv_mask, register
 
+    register()
     return quantkv_mask(*args, **kwargs)
 
 

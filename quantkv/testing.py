@@ -146,7 +146,8 @@ def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> 
     """One decode-exact pass equals decoding token by token through the real cache, within 1e-6 in
     log-probability (float64)."""
     from quantkv.cache.hooks import fused_attention
-    from quantkv.cache.quantized import QuantizedCache, cache_argument
+    from quantkv.cache.names import cache_argument
+    from quantkv.cache.quantized import QuantizedCache
     from quantkv.decode_exact.simulate import simulate
     from quantkv.models import load_model
 

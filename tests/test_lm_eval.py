@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from quantkv.cache.quantized import QuantizedCache, cache_argument
+from quantkv import QuantizedCache, cache_argument
 from quantkv.errors import QuantKVError
 from quantkv.models import byte_tokenizer, random_model
 

@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 
 import quantkv
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, parse_spec
-from quantkv.cache.footprint import Footprint, LayerShape, TensorShape, cache_footprint
+from quantkv.cache.footprint import Footprint, cache_footprint
+from quantkv.cache.layer_shapes import LayerShape, TensorShape
 from quantkv.commands.cli import app
 from quantkv.measurements.memory.worker import measure, weights_bytes
 from quantkv.models import random_model

@@ -19,7 +19,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from quantkv import load_results, presets
-from quantkv.cache.footprint import Footprint, LayerShape, TensorShape
+from quantkv.cache.footprint import Footprint
+from quantkv.cache.layer_shapes import LayerShape, TensorShape
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.registry import SHARING_MEANING
 from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL

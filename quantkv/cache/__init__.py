@@ -6,11 +6,12 @@ May be imported by models, measurements and all that is above them.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HOMES = {"QuantizedCache": "quantized", "cache_argument": "quantized"}
+_HOMES = {"QuantizedCache": "quantized", "cache_argument": "names"}
 __all__ = ["QuantizedCache", "cache_argument"]
 
 if TYPE_CHECKING:
-    from quantkv.cache.quantized import QuantizedCache, cache_argument
+    from quantkv.cache.names import cache_argument
+    from quantkv.cache.quantized import QuantizedCache
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,18 @@ from torch import Tensor
 from quantkv.errors import UnsupportedError
 
 
+def held_tensors(layer: Any) -> list[Tensor]:
+    """What a layer of transformers keeps: keys and values, and the states of linear layers, which lie in
+    dicts."""
+    held = [t for x in vars(layer).values() for t in (x.values() if isinstance(x, dict) else [x])]
+    return [t for t in held if isinstance(t, Tensor) and t.numel() > 1]
+
+
+def held_nbytes(layer: Any) -> int:
+    """Bytes of their storages."""
+    return sum(t.untyped_storage().nbytes() for t in held_tensors(layer))
+
+
 def layer_state(index: int, layer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Every attribute: tensors by `name` or, in a dict, `name.number`; what is none by its value."""
     tensors: dict[str, Tensor] = {}

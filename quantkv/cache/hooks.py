@@ -7,11 +7,10 @@ tell a quantized cache its left padding on the way.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,10 +19,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from quantkv.attention import KVHandle, attend
-from quantkv.cache.padding import leading_zeros
-from quantkv.cache.quantized import ASKED_FOR_MASK, LENGTH_READ, QuantizedCache
+from quantkv.cache.masks import have_masks_tell, is_padding, tell_cache
+from quantkv.cache.names import IMPLEMENTATION
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.registration import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,22 +54,7 @@ def register() -> None:
     tell a quantized cache its padding; calling it again changes nothing."""
     AttentionInterface.register(IMPLEMENTATION, quantkv_attention)
     AttentionMaskInterface.register(IMPLEMENTATION, quantkv_mask)
-    for name, make in AttentionMaskInterface().items():
-        if name != IMPLEMENTATION and not isinstance(make, _Telling):
-            AttentionMaskInterface.register(name, _Telling(make))
-
-
-class _Telling:
-    """A mask function of transformers, which also tells the cache that asked for the mask its left
-    padding."""
-
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self.make = make
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():  # a compiled model holds no quantized cache
-            _tell_cache(kwargs)
-        return self.make(*args, **kwargs)
+    have_masks_tell()
 
 
 def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
@@ -79,40 +62,9 @@ def quantkv_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     progress, the rows' left padding."""
     padding, simulation = kwargs.get("attention_mask"), SIMULATION.get()
     if simulation is not None:
-        simulation.begin_call(padding if _is_padding(padding) else None, int(kwargs.get("q_offset", 0)))
-    _tell_cache(kwargs)
+        simulation.begin_call(padding if is_padding(padding) else None, int(kwargs.get("q_offset", 0)))
+    tell_cache(kwargs)
     return sdpa_mask(*args, **kwargs)
-
-
-def _tell_cache(arguments: dict[str, Any]) -> None:
-    asked, read = (named() if (named := v.get()) is not None else None for v in (ASKED_FOR_MASK, LENGTH_READ))
-    padding = arguments.get("attention_mask")
-    if asked is None and read is not None:
-        _warn_if_put_aside(read, arguments)
-    elif asked is not None and _is_padding(padding) and asked.awaits_padding:
-        asked.set_padding(leading_zeros(padding))
-    for variable in (ASKED_FOR_MASK, LENGTH_READ):  # the next mask may be another cache's
-        variable.set(None)
-
-
-def _warn_if_put_aside(cache: QuantizedCache, arguments: dict[str, Any]) -> None:
-    """Say it where a model leaves out the cache that `generate` was given: Phi-3 does, with a new position
-    embedding."""
-    config, queries = arguments.get("config"), int(arguments.get("q_length", 0))
-    limit = getattr(config, "original_max_position_embeddings", None)
-    if limit is None or config is not cache.config or not getattr(cache, "_is_user_defined", False):
-        return
-    if (length := cache.get_seq_length()) <= limit < queries:
-        warnings.warn(
-            f"{config.model_type} takes another position embedding beyond {limit} tokens: it leaves "
-            f"the quantized cache at {length} tokens and goes on with a plain DynamicCache; inside "
-            "quantkv.use(model, format) the quantized cache is filled anew",
-            stacklevel=3,
-        )
-
-
-def _is_padding(mask: Any) -> TypeGuard[Tensor]:
-    return isinstance(mask, Tensor) and mask.dim() == 2
 
 
 def quantkv_attention(
@@ -226,7 +178,6 @@ class PlainReadable:
 @contextmanager
 def fused_attention(model: PreTrainedModel) -> Iterator[None]:
     """Switch a model to `attn_implementation="quantkv"` and back at the end."""
-    register()
     before = model.config._attn_implementation
     model.set_attn_implementation(IMPLEMENTATION)
     try:

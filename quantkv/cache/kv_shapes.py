@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from quantkv.cache.without_data import model_without_data, shapes_without_data
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
@@ -62,16 +63,14 @@ def _text_config(config: PreTrainedConfig, layer: int) -> Any:
 def _latent_shapes(config: PreTrainedConfig, layer: int) -> tuple[Shape, Shape] | None:
     """What latent attention caches, which differs between releases of transformers: read off the model, built
     without data, once."""
-    from quantkv.planner.probe import probe
-
     if not getattr(_text_config(config, layer), "kv_lora_rank", None):
         return None
     name = config.to_json_string()
     if name not in _LATENT:
         try:
-            layers = probe(config, torch.float32).layers
+            layers = shapes_without_data(model_without_data(config, torch.float32))
         except UnsupportedError:
-            layers = ()
+            layers = []
         pairs = [(each.key, each.value) for each in layers]
         _LATENT[name] = [((k.heads, k.width), (v.heads, v.width)) if k and v else None for k, v in pairs]
     return dict(enumerate(_LATENT[name])).get(layer)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import weakref
 from collections.abc import Iterable
-from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +13,12 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv.cache.changes import AllOrNothing
+from quantkv.cache.exact_state import held_nbytes, held_tensors
 from quantkv.cache.kv_shapes import check_fits
 from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.masks import ASKED_FOR_MASK, LENGTH_READ, have_masks_tell
 from quantkv.cache.notices import Notices
+from quantkv.cache.saving import read_cache, write_cache
 from quantkv.cache.sharing import donor
 from quantkv.cache.sliding import QuantizedSlidingLayer
 from quantkv.errors import QuantKVError, UnsupportedError
@@ -25,15 +26,9 @@ from quantkv.spec.specs import CacheSpec, parse_spec
 
 if TYPE_CHECKING:
     import pandas as pd
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig
 
 PREFILLS = ("exact", "final")
-ASKED_FOR_MASK: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantkv_cache", default=None)
-"""The cache whose `get_mask_sizes` ran last: the next mask function tells it the rows' left padding."""
-
-LENGTH_READ: ContextVar[weakref.ref[QuantizedCache] | None] = ContextVar("quantkv_length", default=None)
-"""The cache whose length was read last: a mask that is made for another one then may mean that the model has
-put it aside."""
 
 
 class QuantizedCache(AllOrNothing):
@@ -50,9 +45,7 @@ class QuantizedCache(AllOrNothing):
     is_compileable = False
 
     def __init__(self, config: PreTrainedConfig, spec: str | CacheSpec, *, prefill: str = "exact") -> None:
-        from quantkv.cache import hooks  # registers the attention and mask functions
-
-        hooks.register()
+        have_masks_tell()
         if prefill not in PREFILLS:
             raise QuantKVError(f"prefill {prefill!r}; legal: {', '.join(PREFILLS)}")
         super().__init__(config=config)
@@ -175,9 +168,7 @@ class QuantizedCache(AllOrNothing):
 
     def save(self, path: str | Path) -> None:
         """Write the cache to a safetensors file."""
-        from quantkv.cache.saving import save_cache
-
-        save_cache(self, Path(path))
+        write_cache(Path(path), self.layers, self.config, self.spec, self.prefill)
 
     @classmethod
     def load(
@@ -185,9 +176,10 @@ class QuantizedCache(AllOrNothing):
     ) -> QuantizedCache:
         """A cache from `save`, for the same model; a given `spec` must be the saved one. Raises
         QuantKVError naming both sides."""
-        from quantkv.cache.saving import load_cache
-
-        return load_cache(Path(path), config, spec)
+        saved = read_cache(Path(path), config, spec)
+        cache = cls(config, saved.spec, prefill=saved.prefill)
+        saved.fill(cache.layers)
+        return cache
 
     @classmethod
     def from_cache(cls, cache: Cache, config: PreTrainedConfig, spec: str | CacheSpec) -> QuantizedCache:
@@ -224,7 +216,7 @@ class QuantizedCache(AllOrNothing):
     def storages(self) -> Iterable[Tensor]:
         """Every tensor the cache keeps alive, the exact layers' included."""
         for layer in self.layers:
-            yield from layer.storages() if isinstance(layer, QuantizedLayer) else plain_tensors(layer)
+            yield from layer.storages() if isinstance(layer, QuantizedLayer) else held_tensors(layer)
 
     @property
     def nbytes(self) -> int:
@@ -237,7 +229,7 @@ class QuantizedCache(AllOrNothing):
         """Bytes of tokens that are held exactly: sinks, window and reserve, and layers that are not
         quantized."""
         return sum(
-            layer.exact_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            layer.exact_nbytes if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
             for layer in self.layers
         )
 
@@ -245,7 +237,7 @@ class QuantizedCache(AllOrNothing):
     def used_nbytes(self) -> int:
         """`nbytes` less pages that are allocated and empty."""
         return sum(
-            layer.used_nbytes if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            layer.used_nbytes if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
             for layer in self.layers
         )
 
@@ -253,7 +245,7 @@ class QuantizedCache(AllOrNothing):
         """The closed form of `nbytes` from shapes and lengths, for a cache that was only appended to; layers
         that are not quantized count as transformers holds them."""
         return sum(
-            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else _plain_nbytes(layer)
+            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
             for layer in self.layers
         )
 
@@ -266,7 +258,7 @@ class QuantizedCache(AllOrNothing):
             t.numel()
             for layer in self.layers
             if not isinstance(layer, QuantizedLayer)
-            for t in plain_tensors(layer)
+            for t in held_tensors(layer)
         )
 
     @property
@@ -293,7 +285,7 @@ class QuantizedCache(AllOrNothing):
                 "why": self._reasons[index],
                 "engine": "transformers",
                 "tokens": int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else 0,
-                "nbytes": _plain_nbytes(layer),
+                "nbytes": held_nbytes(layer),
             }
         key, value = layer.key_store, layer.value_store
         return {
@@ -340,23 +332,6 @@ def _fork_layer(layer: Any, cache: QuantizedCache, index: int) -> Any:
     return copy.deepcopy(layer)
 
 
-def cache_argument(model: PreTrainedModel) -> str:
-    """The name under which `model.forward` takes a cache: `cache` from transformers 5.24 on,
-    `past_key_values` before."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-
-
 def packs(spec: CacheSpec, layer: Any) -> bool:
     """Whether the spec packs a layer as transformers builds it: full attention, and windows if it says so."""
     return type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and spec.sliding)
-
-
-def plain_tensors(layer: Any) -> list[Tensor]:
-    """What a layer of transformers keeps: keys and values, and the states of linear layers, which lie in
-    dicts."""
-    held = [t for x in vars(layer).values() for t in (x.values() if isinstance(x, dict) else [x])]
-    return [t for t in held if isinstance(t, Tensor) and t.numel() > 1]
-
-
-def _plain_nbytes(layer: Any) -> int:
-    return sum(t.untyped_storage().nbytes() for t in plain_tensors(layer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from quantkv.cache.exact_state import layer_state, restore_layer
 from quantkv.cache.layer import QuantizedLayer
-from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError, first_line
 from quantkv.spec.specs import CacheSpec, parse_spec
 
@@ -31,20 +31,44 @@ _PASSING = (
 """Config entries that say nothing about which keys and values a model computes."""
 
 
-def save_cache(cache: QuantizedCache, path: Path) -> None:
+@dataclass(frozen=True)
+class SavedCache:
+    """What a file holds: how the cache was made, and what each layer held."""
+
+    path: Path
+    spec: str
+    prefill: str
+    layers: list[dict[str, Any]]
+    tensors: dict[str, Tensor]
+
+    def fill(self, layers: list[Any]) -> None:
+        """Give the layers of a new cache what those of the saved one held."""
+        try:
+            for index, (layer, saved) in enumerate(zip(layers, self.layers, strict=True)):
+                own = [name for name in self.tensors if name.startswith(f"{index}.")]
+                _fill(layer, {name.removeprefix(f"{index}."): self.tensors[name] for name in own}, saved)
+        except (KeyError, IndexError, TypeError, RuntimeError) as error:
+            raise QuantKVError(
+                f"{self.path} is damaged: {type(error).__name__}: {first_line(error)}"
+            ) from error
+
+
+def write_cache(
+    path: Path, layers: list[Any], config: PreTrainedConfig, spec: CacheSpec, prefill: str
+) -> None:
     """Packed pages, exact tokens and tables of every layer; other layers' attributes as they are."""
     tensors: dict[str, Tensor] = {}
-    layers = []
-    for index, layer in enumerate(cache.layers):
+    held = []
+    for index, layer in enumerate(layers):
         parts, facts = layer.state() if isinstance(layer, QuantizedLayer) else layer_state(index, layer)
-        layers.append({"kind": type(layer).__name__, "facts": facts})
+        held.append({"kind": type(layer).__name__, "facts": facts})
         tensors |= {f"{index}.{part}": x.contiguous().clone() for part, x in parts.items()}
     about = {
         "format": FORMAT_VERSION,
-        "spec": str(cache.spec),
-        "prefill": cache.prefill,
-        "model": model_facts(cache.config),
-        "layers": layers,
+        "spec": str(spec),
+        "prefill": prefill,
+        "model": model_facts(config),
+        "layers": held,
     }
     try:
         save_file(tensors, path, metadata={"quantkv": json.dumps(about)})
@@ -52,19 +76,12 @@ def save_cache(cache: QuantizedCache, path: Path) -> None:
         raise QuantKVError(f"cannot write a cache to {path}: {error}") from error
 
 
-def load_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> QuantizedCache:
-    """The saved cache, for the model that `config` describes. Raises QuantKVError naming both sides of any
+def read_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> SavedCache:
+    """What was saved, for the model that `config` describes. Raises QuantKVError naming both sides of any
     disagreement."""
     about, tensors = _read(path)
     _check(path, about, config, spec)
-    cache = QuantizedCache(config, about["spec"], prefill=about["prefill"])
-    try:
-        for index, (layer, saved) in enumerate(zip(cache.layers, about["layers"], strict=True)):
-            own = [name for name in tensors if name.startswith(f"{index}.")]
-            _fill(layer, {name.removeprefix(f"{index}."): tensors[name] for name in own}, saved)
-    except (KeyError, IndexError, TypeError, RuntimeError) as error:
-        raise QuantKVError(f"{path} is damaged: {type(error).__name__}: {first_line(error)}") from error
-    return cache
+    return SavedCache(path, about["spec"], about["prefill"], about["layers"], tensors)
 
 
 def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:

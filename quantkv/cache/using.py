@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from quantkv.cache.hooks import fused_attention
-from quantkv.cache.quantized import QuantizedCache, cache_argument
+from quantkv.cache.names import CACHE_ARGUMENTS, cache_argument
+from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec, parse_spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-CACHE_ARGUMENTS = ("cache", "past_key_values")
 
 
 @contextmanager

@@ -5,23 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from quantkv.cache.exact_state import held_tensors
+from quantkv.cache.layer_shapes import LayerShape, layer_shapes
+from quantkv.cache.names import cache_argument
 from quantkv.errors import QuantKVError
-
-if TYPE_CHECKING:
-    from quantkv.cache.footprint import LayerShape
-
-
-def cache_argument(model: Any) -> str:
-    from quantkv.cache.quantized import cache_argument
-
-    return cache_argument(model)
 
 
 def forward(model: Any, ids: Tensor, cache: Any = None, *, keep: int = 1) -> Tensor:
@@ -48,10 +42,6 @@ def evaluating(model: Any) -> Iterator[None]:
 @contextmanager
 def attention(model: Any, implementation: str) -> Iterator[None]:
     """Measure with another attention implementation for a while, in eval mode."""
-    if implementation == "quantkv":
-        from quantkv.cache.hooks import register
-
-        register()
     before = model.config._attn_implementation
     if implementation != before:
         model.set_attn_implementation(implementation)
@@ -107,9 +97,7 @@ def _share_layer(layer: Any, device: str | None) -> Any:
 
 def dynamic_bytes(cache: DynamicCache) -> int:
     """Bytes of the live storages of a DynamicCache, shared ones counted once."""
-    from quantkv.cache.quantized import plain_tensors
-
-    storages = [x.untyped_storage() for layer in cache.layers for x in plain_tensors(layer)]
+    storages = [x.untyped_storage() for layer in cache.layers for x in held_tensors(layer)]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 
 
@@ -121,8 +109,6 @@ def cache_shapes(model: Any) -> list[tuple[int, int, int]]:
 
 def cached_layers(model: Any) -> list[LayerShape]:
     """What each layer of a model caches, sliding windows and states of linear layers too."""
-    from quantkv.cache.footprint import layer_shapes
-
     cache = DynamicCache(config=model.config)
     with torch.inference_mode(), attention(model, stock_attention(model)):
         forward(model, torch.zeros(1, 1, dtype=torch.long), cache)

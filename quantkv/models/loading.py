@@ -14,7 +14,6 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from quantkv.cache.hooks import register
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.models.gguf_checkpoint import converted_folder, read_source
 from quantkv.models.identity import Source, describe_precision
@@ -133,7 +132,6 @@ def _from_pretrained(
 
 
 def _prepare(model: Any, device: str | torch.device | None, attn: str | None) -> Any:
-    register()  # so that the model can be switched to "quantkv" at any time
     if device is not None:
         model = model.to(_as_device(device))
     if attn is not None:

@@ -12,8 +12,9 @@ import torch
 from transformers import DynamicCache, PreTrainedConfig
 
 from quantkv.arms.formats import parse_format
-from quantkv.cache.footprint import Footprint, LayerShape, cache_footprint
+from quantkv.cache.footprint import Footprint, cache_footprint
 from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.layer_shapes import LayerShape
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.instruments.arguments import distinct

@@ -1,27 +1,15 @@
-"""What a model's layers cache and how large its weights are, found by running it without data.
-
-Configurations name heads and widths in a dozen ways, and states of linear layers nowhere. So the model is
-built on the `meta` device, where tensors have shapes and no memory, and reads two tokens there: its own code
-says what every layer caches.
-"""
+"""What a model's layers cache and how large its weights are, found without data."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
+from transformers import PreTrainedConfig
 
-from quantkv.cache.footprint import LayerShape, layer_shapes
-from quantkv.cache.quantized import cache_argument
-from quantkv.errors import UnsupportedError, first_line
+from quantkv.cache.layer_shapes import LayerShape
+from quantkv.cache.without_data import model_without_data, shapes_without_data
 from quantkv.planner.stored import quantization_of, stored_nbytes
-from quantkv.quiet import quiet
-
-TOKENS = 2
 
 
 @dataclass(frozen=True)
@@ -46,54 +34,13 @@ def probe(config: PreTrainedConfig, dtype: torch.dtype) -> ModelShape:
 
     Raises UnsupportedError where there is none, or where it cannot run without data.
     """
-    model = _without_data(config, dtype)
-    cache = DynamicCache(config=model.config)
-    ids = torch.ones(1, TOKENS, dtype=torch.long, device="meta")
-    try:
-        with quiet(), torch.no_grad(), _Pretend():
-            model(input_ids=ids, use_cache=True, logits_to_keep=1, **{cache_argument(model): cache})
-    except Exception as error:  # whatever the model's own code raises
-        raise UnsupportedError(
-            f"{_family(config)}: its layers cannot be read off without data ({first_line(error)})"
-        ) from error
+    model = model_without_data(config, dtype)
+    layers = tuple(shapes_without_data(model))
     tensors, quantization = [*model.parameters(), *model.buffers()], quantization_of(config)
     return ModelShape(
-        tuple(layer_shapes(cache)),
+        layers,
         sum(p.numel() for p in model.parameters()),
         sum(t.nbytes for t in tensors),
         None if quantization is None else stored_nbytes(model, quantization),
         dtype,
     )
-
-
-def _without_data(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
-    """The model on the meta device. Stored quantization is left aside: it packs weights, not shapes."""
-    config = copy.deepcopy(config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    try:
-        with quiet(), torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, experts_implementation="eager")
-    except Exception as error:  # configs and models raise errors of many kinds
-        raise UnsupportedError(
-            f"{_family(config)}: transformers builds no causal model ({first_line(error)})"
-        ) from error
-    return model.eval()
-
-
-def _family(config: PreTrainedConfig) -> str:
-    return getattr(config, "model_type", None) or type(config).__name__
-
-
-class _Pretend(TorchDispatchMode):
-    """Answers the few questions about values that models ask on their way: flags are true, numbers 1, and
-    routed experts find no token (what they return has the same shape)."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        x = args[0] if args else None
-        if isinstance(x, torch.Tensor) and x.is_meta:
-            if func is torch.ops.aten._local_scalar_dense.default:
-                return x.dtype == torch.bool or 1
-            if func is torch.ops.aten.nonzero.default:
-                return torch.empty(0, x.dim(), dtype=torch.long, device="meta")
-        return func(*args, **(kwargs or {}))

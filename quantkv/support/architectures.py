@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from quantkv.cache.hooks import IMPLEMENTATION, register
-from quantkv.cache.quantized import QuantizedCache, cache_argument
+from quantkv.cache.names import IMPLEMENTATION, cache_argument
+from quantkv.cache.quantized import QuantizedCache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import UnsupportedError
 from quantkv.support.modes import MODES, ModeResults, compare_modes, error_line
@@ -129,7 +129,6 @@ class Support:
 
 def survey(families: Iterable[str] | None = None) -> Iterator[Support]:
     """A row per family, all causal language models of the installed transformers by default."""
-    register()
     for family in families or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         yield examine(family)
 

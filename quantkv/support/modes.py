@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.cache.hooks import IMPLEMENTATION, register
-from quantkv.cache.quantized import QuantizedCache, cache_argument
+from quantkv.cache.names import IMPLEMENTATION, cache_argument
+from quantkv.cache.quantized import QuantizedCache
 
 PROMPT, NEW = 45, 18
 """Tokens before and after: with the small windows of tests some are packed before decoding and some in it."""
@@ -134,7 +134,6 @@ def compare_modes(model: Any, spec: str) -> ModeResults:
 
     In float64: two attention kernels round a near tie differently, which would be no error of the cache.
     """
-    register()
     model, seen = as_reference(model), ModeResults()
     with torch.no_grad():
         for name, mode in MODES.items():

@@ -1,0 +1,94 @@
+"""How a cache learns the left padding of its rows: from the mask that a model makes for it.
+
+A model asks its cache how large a mask must be, and then transformers makes the mask, under any attention
+implementation. So the cache that was asked last is the one that the next mask is for.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeGuard
+
+import torch
+from torch import Tensor
+from transformers import AttentionMaskInterface
+
+from quantkv.cache.names import IMPLEMENTATION
+from quantkv.cache.padding import leading_zeros
+
+
+class PaddedCache(Protocol):
+    """What a mask may say its padding to: a `QuantizedCache`."""
+
+    config: Any
+
+    @property
+    def awaits_padding(self) -> bool: ...
+
+    def set_padding(self, pads: list[int]) -> None: ...
+
+    def get_seq_length(self) -> int: ...
+
+
+ASKED_FOR_MASK: ContextVar[weakref.ref[PaddedCache] | None] = ContextVar("quantkv_cache", default=None)
+"""The cache whose `get_mask_sizes` ran last: the next mask function tells it the rows' left padding."""
+
+LENGTH_READ: ContextVar[weakref.ref[PaddedCache] | None] = ContextVar("quantkv_length", default=None)
+"""The cache whose length was read last: a mask that is made for another one then may mean that the model has
+put it aside."""
+
+
+def have_masks_tell() -> None:
+    """Have the masks of all implementations tell a quantized cache its padding; calling it again changes
+    nothing."""
+    for name, make in AttentionMaskInterface().items():
+        if name != IMPLEMENTATION and not isinstance(make, _Telling):
+            AttentionMaskInterface.register(name, _Telling(make))
+
+
+class _Telling:
+    """A mask function of transformers, which also tells the cache that asked for the mask its left
+    padding."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():  # a compiled model holds no quantized cache
+            tell_cache(kwargs)
+        return self.make(*args, **kwargs)
+
+
+def tell_cache(arguments: dict[str, Any]) -> None:
+    """Tell the cache that a mask with these arguments is for what they say of padding."""
+    asked, read = (named() if (named := v.get()) is not None else None for v in (ASKED_FOR_MASK, LENGTH_READ))
+    padding = arguments.get("attention_mask")
+    if asked is None and read is not None:
+        _warn_if_put_aside(read, arguments)
+    elif asked is not None and is_padding(padding) and asked.awaits_padding:
+        asked.set_padding(leading_zeros(padding))
+    for variable in (ASKED_FOR_MASK, LENGTH_READ):  # the next mask may be another cache's
+        variable.set(None)
+
+
+def _warn_if_put_aside(cache: PaddedCache, arguments: dict[str, Any]) -> None:
+    """Say it where a model leaves out the cache that `generate` was given: Phi-3 does, with a new position
+    embedding."""
+    config, queries = arguments.get("config"), int(arguments.get("q_length", 0))
+    limit = getattr(config, "original_max_position_embeddings", None)
+    if limit is None or config is not cache.config or not getattr(cache, "_is_user_defined", False):
+        return
+    if (length := cache.get_seq_length()) <= limit < queries:
+        warnings.warn(
+            f"{config.model_type} takes another position embedding beyond {limit} tokens: it leaves "
+            f"the quantized cache at {length} tokens and goes on with a plain DynamicCache; inside "
+            "quantkv.use(model, format) the quantized cache is filled anew",
+            stacklevel=3,
+        )
+
+
+def is_padding(mask: Any) -> TypeGuard[Tensor]:
+    return isinstance(mask, Tensor) and mask.dim() == 2
