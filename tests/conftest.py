@@ -20,6 +20,7 @@ from quantkv.models import load_model, random_model
 from quantkv.models.packaged import packaged_gguf
 
 SMOLLM2 = "smollm2-135m-instruct-q4_1"
+pytest_plugins = ["pace", "pytester"]
 torch.set_num_threads(1)  # tiny models: on a busy machine a second thread costs ten times what it saves
 # A shell that starts the tests in the background has them, and all processes they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
