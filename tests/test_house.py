@@ -40,10 +40,8 @@ FLOOR = {room: floor for floor, line in enumerate(ROOMS.strip().splitlines()) fo
 LONGEST_CHAIN = 14
 KNOWN = {
     "attention silent",
-    "bench silent",
     "checking silent",
     "codecs silent",
-    "commands silent",
     "comparison silent",
     "harness silent",
     "measurements.generation silent",
@@ -54,7 +52,6 @@ KNOWN = {
     "measurements.retrieval.tasks silent",
     "measurements.speed silent",
     "models silent",
-    "peers silent",
     "sweep silent",
     "sweep.executors silent",
     "watching silent",

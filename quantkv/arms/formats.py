@@ -15,7 +15,7 @@ from quantkv.errors import QuantKVError
 from quantkv.peers.peer import PREFIX, Peer, parse_peer
 from quantkv.spec.specs import CacheSpec, parse_spec, presets
 from quantkv.wording.escapes import visible
-from quantkv.wording.messages import nearest
+from quantkv.wording.suggestions import did_you_mean
 
 BASELINE = "dynamic"
 
@@ -25,8 +25,8 @@ def parse_format(text: str, **policy: int | None) -> CacheSpec:
     try:
         return parse_spec(text, **policy)
     except QuantKVError as error:
-        name = None if "did you mean" in str(error) else nearest(text, list(presets()))
-        raise QuantKVError(f"{error}; did you mean '{name}'?" if name else str(error)) from None
+        hint = "" if "did you mean" in str(error) else did_you_mean(text, list(presets()))
+        raise QuantKVError(f"{error}{hint}") from None
 
 
 class FormatEntry(BaseModel):

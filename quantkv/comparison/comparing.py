@@ -13,7 +13,7 @@ from quantkv.comparison.outcome import ASKED, Comparison, Pair, place
 from quantkv.errors import QuantKVError
 from quantkv.rows.files import read_rows
 from quantkv.rows.kinds import names
-from quantkv.wording.messages import nearest
+from quantkv.wording.suggestions import did_you_mean
 
 Source = str | Path | Iterable[Row] | Any
 
@@ -98,8 +98,7 @@ def _of_format(rows: Iterable[Row], name: str) -> list[Row]:
     found = [row for row in rows if name in (row["requested"]["format"], row["requested"].get("spec"))]
     if not found:
         legal = sorted({str(row["requested"]["format"]) for row in rows})
-        close = nearest(name, legal)
-        hint = f"; did you mean '{close}'?" if close else f"; there are {', '.join(legal)}"
+        hint = did_you_mean(name, legal) or f"; there are {', '.join(legal)}"
         raise QuantKVError(f"no rows of format {name!r}{hint}")
     return found
 

@@ -6,7 +6,6 @@ back in evaluation mode without gradients and knows where it came from (``model_
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
 from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, random_model
 from quantkv.models.weights import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
 from quantkv.quiet import quiet
+from quantkv.wording.suggestions import nearest
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
@@ -92,7 +92,7 @@ def _load_pretrained(
             raise QuantKVError(f"{local} is no model folder: it has no config.json")
     elif _looks_like_path(name):
         raise QuantKVError(f"no such model folder: {name}")
-    elif "/" not in name and difflib.get_close_matches(name, model_names(), n=1, cutoff=0.8):
+    elif "/" not in name and nearest(name, model_names(), cutoff=0.8):
         raise QuantKVError(_cannot_load(name, "no such name"))
     try:
         with quiet():
@@ -184,8 +184,8 @@ def _looks_like_path(name: str) -> bool:
 def unknown_name(trouble: str, name: str, local: str, reason: str) -> str:
     """``cannot load model 'gtp2': …``: what a name is not (``local``: no file of which kind), and why it is
     no hub id either."""
-    close = difflib.get_close_matches(name, model_names(), n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    close = nearest(name, model_names())
+    hint = f" (did you mean {close!r}?)" if close else ""
     return (
         f"{trouble} {name!r}{hint}: not a built-in name ({', '.join(model_names())}), no {local}, "
         f"and as a hub id: {reason}"

@@ -5,7 +5,6 @@ Names are short strings like those of formats: `peer:quanto-int4`, `peer:kvpress
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from quantkv.errors import QuantKVError
 from quantkv.peers.presses import PRESSES, Press, find_press
 from quantkv.peers.stock import STOCK, Stock
 from quantkv.spec.specs import parse_spec
+from quantkv.wording.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from quantkv.spec.specs import CacheSpec
@@ -77,6 +77,5 @@ def parse_peer(text: str, *, python: str | None = None, **policy: int | None) ->
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, LEGAL, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown peer {name!r}; legal: {', '.join(LEGAL)}, with 0 < RATIO < 1 such as 0.5{hint}"
+    legal = f"{', '.join(LEGAL)}, with 0 < RATIO < 1 such as 0.5"
+    return f"unknown peer {name!r}; legal: {legal}{did_you_mean(name, LEGAL)}"

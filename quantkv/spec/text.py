@@ -14,7 +14,6 @@ registered policy, `lA-B.` before a part sets it for layers A to B (negative fro
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, field
 
@@ -32,6 +31,7 @@ from quantkv.spec.tensors import (
     default_flush,
     default_sharing,
 )
+from quantkv.wording.suggestions import nearest
 
 _POLICY = re.compile(r"([rfskq])(\d+)")
 _LAYER = re.compile(r"l(-?\d+(?:--?\d+)?)\.(.+)")
@@ -193,8 +193,8 @@ def _unknown(text: str) -> str:
             f"legal: {', '.join(map(str, legal))}"
         )
     known = [*NAMES, *codec_names()]
-    close = difflib.get_close_matches(text, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    close = nearest(text, known)
+    hint = f"; did you mean {close}?" if close else "."
     return (
         f"unknown format {text!r}{hint} Presets: {', '.join(NAMES)}. Codecs: {', '.join(codec_names())}. "
         f"Others: {HINT}"

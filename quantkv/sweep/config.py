@@ -30,7 +30,8 @@ from quantkv.models.names import DTYPES, is_built_in
 from quantkv.plugins import ImportedFile, imported
 from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.source import apply_overrides, read_yaml
-from quantkv.wording.messages import lines, not_one_of
+from quantkv.wording.messages import lines
+from quantkv.wording.suggestions import not_one_of
 
 T = TypeVar("T")
 MEASURED = ("quality", "retrieval", "generation", "speed", "memory")

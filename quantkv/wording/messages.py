@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+
+from quantkv.wording.suggestions import nearest, not_one_of
 
 _PLAIN = {
     "int_type": "must be a whole number",
@@ -16,19 +17,6 @@ _PLAIN = {
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
 }
-
-
-def nearest(name: str, legal: Sequence[str]) -> str | None:
-    """The legal name a user most likely meant."""
-    found = difflib.get_close_matches(name.lower(), legal, n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
-def not_one_of(given: Any, legal: Sequence[str]) -> str:
-    """``'int4-haed' is not one of int4-head, int8-head; did you mean 'int4-head'?``"""
-    name = nearest(str(given), legal)
-    hint = f"; did you mean '{name}'?" if name not in (None, given) else ""
-    return f"{given!r} is not one of {', '.join(legal)}{hint}"
 
 
 def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
