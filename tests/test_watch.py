@@ -24,12 +24,11 @@ from typer.testing import CliRunner, Result
 
 from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
-from quantkv.rows.claims import STALE_SECONDS, Claims
+from quantkv.rows.claims import STALE_SECONDS, Claims, read_claims
 from quantkv.rows.files import read_rows, write_row
 from quantkv.sweep.run import run_sweep
-from quantkv.watching.claimed import read_claims, workers
 from quantkv.watching.planned import PlannedCells
-from quantkv.watching.snapshot import Folder, rate
+from quantkv.watching.snapshot import Folder, rate, workers
 from quantkv.watching.view import log_line
 
 CONFIG = """

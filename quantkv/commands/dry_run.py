@@ -26,7 +26,7 @@ def print_grid(settings: Sweep, console: Console) -> None:
         from quantkv.sweep.shards import planned
 
         cells = planned(settings)
-        costs = dict(zip(map(id, cells), cell_costs(cells)))
+        costs = dict(zip(cells, cell_costs(cells)))
         free, past = free_memory(), Past(settings)
     print_wide(_table(cells, costs, free.nbytes), console)
     console.print()
@@ -63,7 +63,7 @@ def grid(settings: Sweep) -> dict[str, Any]:
     return told_of_all | time | {"cells": told}
 
 
-def _table(cells: list[Cell], costs: dict[int, Cost], free: int) -> Table:
+def _table(cells: list[Cell], costs: dict[Cell, Cost], free: int) -> Table:
     from rich.table import Table
 
     from quantkv.sweep.grid import blocks
@@ -74,7 +74,7 @@ def _table(cells: list[Cell], costs: dict[int, Cost], free: int) -> Table:
     for block in blocks(cells):
         head = block.head
         seed = str(head.seed) if head.kind == "quality" else "-"
-        formats = ", ".join(_name(cell, costs[id(cell)], free) for cell in block.cells)
+        formats = ", ".join(_name(cell, costs[cell], free) for cell in block.cells)
         kind = f"{head.kind} {head.part}".strip()
         model = names.of(head.model)
         table.add_row(kind, model, str(head.context), str(head.batch), seed, head.prefill, formats)
@@ -88,7 +88,7 @@ def _name(cell: Cell, cost: Cost, free: int) -> str:
     return f"{cell.label} {held}" + ("" if cost.fits(free) else f" {TOO_LARGE}")
 
 
-def _remarks(cells: list[Cell], costs: dict[int, Cost], free: int) -> Iterator[str]:
+def _remarks(cells: list[Cell], costs: dict[Cell, Cost], free: int) -> Iterator[str]:
     """Why sizes are unknown, and which cells do not fit beside the weights of their model."""
     from quantkv.planner.sizes import both_sizes
     from quantkv.sweep.naming import ModelNames
@@ -97,9 +97,9 @@ def _remarks(cells: list[Cell], costs: dict[int, Cost], free: int) -> Iterator[s
     for why in dict.fromkeys(cost.why for cost in costs.values() if cost.why):
         yield f"? {why}"
     for model in dict.fromkeys(names.of(cell.model) for cell in cells):
-        large = [cell for cell in cells if names.of(cell.model) == model and not costs[id(cell)].fits(free)]
+        large = [cell for cell in cells if names.of(cell.model) == model and not costs[cell].fits(free)]
         if large:
-            weights = both_sizes(costs[id(large[0])].weights or 0)
+            weights = both_sizes(costs[large[0]].weights or 0)
             yield f"{TOO_LARGE} {len(large)} cells of {model} cannot fit: its weights take {weights}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,11 +64,8 @@ def _live(folder: Folder, console: Console) -> Snapshot:
 
     from quantkv.watching.view import view
 
-    seen = folder.look()
-    with Live(view(seen), console=console, auto_refresh=False) as screen:
-        while not seen.done:
-            time.sleep(SECONDS)
-            seen = folder.look()
+    with Live(console=console, auto_refresh=False) as screen:
+        for seen in _until_done(folder):
             screen.update(view(seen), refresh=True)
     return seen
 
@@ -77,12 +75,18 @@ def _lines(folder: Folder) -> Snapshot:
     from quantkv.watching.view import log_line
 
     told = None
-    while True:
-        seen = folder.look()
+    for seen in _until_done(folder):
         counts = (seen.counts, seen.running, seen.stale, seen.done)
         if counts != told:
             typer.echo(log_line(seen))
             told = counts
+    return seen
+
+
+def _until_done(folder: Folder) -> Iterator[Snapshot]:
+    """How it stands, again and again; at least once."""
+    while True:
+        yield (seen := folder.look())
         if seen.done:
-            return seen
+            return
         time.sleep(SECONDS)

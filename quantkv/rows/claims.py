@@ -12,10 +12,12 @@ import os
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
+from quantkv.wording.escapes import visible
 
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
@@ -56,7 +58,7 @@ class Claims:
         return is_stale(path) and self._take_over(path, title)
 
     def is_free(self, key: str) -> bool:
-        """Whether nobody who lives holds the cell; ``take`` decides."""
+        """Whether ``take`` may have it."""
         return is_stale(self._path(key))
 
     def release(self, key: str) -> None:
@@ -86,7 +88,7 @@ class Claims:
                 lock.unlink(missing_ok=True)
             return False
         try:
-            if not is_stale(path):
+            if not is_stale(path):  # asked again under the lock: another may have taken it over meanwhile
                 return False
             path.unlink(missing_ok=True)
             return self._create(path, title)
@@ -110,18 +112,50 @@ class Claims:
                     os.utime(path)
 
 
-def is_stale(path: Path) -> bool:
-    """Whether a claim's owner is gone: its process ended (on this machine) or its heartbeat stopped."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A cell that somebody took, by its key and its title ("" where the file cannot be read). ``heartbeat``
+    is the age of the last sign of life in seconds; a stale claim is one whose owner ended (on this machine),
+    or gave no sign for too long: the next worker takes it over."""
+
+    key: str
+    cell: str
+    worker: str
+    heartbeat: float
+    stale: bool
+
+
+def read_claims(folder: Path) -> list[Claim]:
+    """The claims of a results folder, in the order of their names. One that goes meanwhile is left out."""
+    found = (read_claim(path) for path in sorted((folder / ".claims").glob("*.json")))
+    return [claim for claim in found if claim is not None]
+
+
+def read_claim(path: Path) -> Claim | None:
+    """The claim in a file; None where nobody claims."""
     try:
-        age = time.time() - path.stat().st_mtime
+        age = max(0.0, time.time() - path.stat().st_mtime)
         owner = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return True
+        return None
     except ValueError:
-        return age > STALE_SECONDS
-    if not isinstance(owner, dict) or owner.get("host") != socket.gethostname():
-        return age > STALE_SECONDS
-    return age > STALE_SECONDS or owner.get("started") != _started(owner.get("pid"))
+        owner = None
+    if not isinstance(owner, dict) or "host" not in owner:
+        return Claim(path.stem, "", "unknown", age, age > STALE_SECONDS)
+    ended = owner["host"] == socket.gethostname() and owner.get("started") != _started(owner.get("pid"))
+    title, worker = str(owner.get("cell") or ""), f"{owner['host']} process {owner.get('pid')}"
+    return Claim(path.stem, visible(title), visible(worker), age, ended or age > STALE_SECONDS)
+
+
+def is_stale(path: Path) -> bool:
+    """Whether nobody who lives holds the cell."""
+    claim = read_claim(path)
+    return claim is None or claim.stale
+
+
+def is_being_worked_on(folder: Path) -> bool:
+    """Whether some process opened the folder for work and has not closed it; it may hold no cell just now."""
+    return (folder / ".claims").is_dir()
 
 
 def _myself() -> dict[str, Any]:

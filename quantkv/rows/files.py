@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 STATUSES = ("ok", "failed", "skipped")
 HALF = r"\ud"
 """How JSON writes a half of a character."""
-_RANK = {"failed": 0, "skipped": 1, "ok": 2}
 
 Row = dict[str, Any]
 
@@ -79,9 +78,19 @@ def read_rows(path: str | Path, *, warn: Callable[[str], None] | None = None) ->
         if row is None:
             continue
         known = found.get((row["kind"], row["key"]))
-        if known is None or _RANK[known["status"]] < _RANK[row["status"]]:
+        if known is None or rank(known) < rank(row):
             found[row["kind"], row["key"]] = row
     return list(found.values())
+
+
+def rank(row: Row) -> int:
+    """The larger, the better a row tells of its cell."""
+    return ("failed", "skipped", "ok").index(row["status"])
+
+
+def rows_there(folder: Path) -> list[Row]:
+    """The rows of a folder that may be yet to come, without a word of files that are none."""
+    return read_rows(folder, warn=lambda _: None) if folder.is_dir() else []
 
 
 def _known_row(file: Path, warn: Callable[[str], None]) -> Row | None:

@@ -3,7 +3,7 @@ of the text and machine are still what they were."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantkv.rows.files import Row
@@ -28,6 +28,19 @@ def answers(row: Row, cell: Cell) -> bool:
     if place(row["kind"], row["requested"]) != place(cell.kind, cell.requested()):
         return False
     return cell.key(_facts(row)) == row["key"] and _same_sample(row, cell) and outdated(row) is None
+
+
+class Answers:
+    """Rows by the cells that they answer."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._by_place: dict[tuple[str, ...], list[Row]] = {}
+        for row in rows:
+            self._by_place.setdefault(place(row["kind"], row["requested"]), []).append(row)
+
+    def to(self, cell: Cell) -> list[Row]:
+        near = self._by_place.get(place(cell.kind, cell.requested()), [])
+        return [row for row in near if answers(row, cell)]
 
 
 def _facts(row: Row) -> Mapping[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
-from quantkv.rows.files import Row, read_rows
-from quantkv.sweep.answers import answers, place
+from quantkv.rows.files import Row, rows_there
+from quantkv.sweep.answers import Answers
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Cell, blocks
@@ -35,15 +35,13 @@ class Cost:
 def cell_costs(cells: Iterable[Cell]) -> list[Cost]:
     """The cost of each cell, in order. Models are read from their configurations, once each."""
     models: dict[str, Any] = {}
-    cells = list(cells)
-    costs = {id(cell): _cost(cell, models) for cell in cells}
-    for block in blocks(cells):
+    costs = {cell: _cost(cell, models) for cell in cells}
+    for block in blocks(costs):
         if block.kind == "speed":  # all its arms take turns, so all their caches are held
-            whole = sum(costs[id(cell)].cache or 0 for cell in block.cells)
+            whole = sum(costs[cell].cache or 0 for cell in block.cells)
             for cell in block.cells:
-                own = costs[id(cell)]
-                costs[id(cell)] = replace(own, beside=whole - (own.cache or 0))
-    return [costs[id(cell)] for cell in cells]
+                costs[cell] = replace(costs[cell], beside=whole - (costs[cell].cache or 0))
+    return list(costs.values())
 
 
 def _cost(cell: Cell, models: dict[str, Any]) -> Cost:
@@ -86,19 +84,15 @@ def _read(entry: ModelEntry) -> tuple[Any, Any, str]:
 class Past:
     """What the rows in a folder tell about cells still to be run."""
 
-    def __init__(self, sweep: Sweep) -> None:
-        out = Path(sweep.run.out)
-        rows = read_rows(out, warn=lambda message: None) if out.is_dir() else []
+    def __init__(self, sweep: Sweep, rows: Iterable[Row] | None = None) -> None:
+        rows = rows_there(Path(sweep.run.out)) if rows is None else rows
         self._rows = [row for row in rows if row["status"] == "ok"]
-        self._by_place: dict[tuple[str, ...], list[Row]] = {}
-        for row in self._rows:
-            self._by_place.setdefault(place(row["kind"], row["requested"]), []).append(row)
+        self._answers = Answers(self._rows)
         self._workers = {"memory": sweep.memory.workers if sweep.memory else 1}
 
     def has(self, cell: Cell) -> bool:
         """Whether a row answers the same question; that its model and text are still the same shows later."""
-        there = self._by_place.get(place(cell.kind, cell.requested()), [])
-        return any(answers(row, cell) for row in there)
+        return bool(self._answers.to(cell))
 
     def seconds(self, cells: Iterable[Cell]) -> tuple[float, dict[str, int]]:
         """Time for these cells, and how many there are of kinds (by model, where there are several) of which
@@ -120,9 +114,7 @@ class Past:
     def _forecast(self, model: ModelEntry) -> Forecast:
         forecast = Forecast(self._workers)
         for row in self._rows:
-            seconds = (row.get("provenance") or {}).get("seconds")
             asked = row["requested"]
-            same = (asked.get("model"), asked.get("dtype")) == (model.id, model.dtype)
-            if same and isinstance(seconds, int | float):
-                forecast.learn(row["kind"], row["requested"]["context"], seconds)
+            if (asked.get("model"), asked.get("dtype")) == (model.id, model.dtype):
+                forecast.learn_row(row)
         return forecast

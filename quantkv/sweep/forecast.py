@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from quantkv.rows.files import Row
+
 GROWING_SHARE = 0.5
 """How much of a cell's time is taken to grow with its context, until a second context tells."""
 
@@ -23,6 +25,11 @@ class Forecast:
 
     def learn(self, kind: str, context: int, seconds: float) -> None:
         self._seen.setdefault(kind, {}).setdefault(context, []).append(seconds)
+
+    def learn_row(self, row: Row) -> None:
+        seconds = (row.get("provenance") or {}).get("seconds")
+        if row["status"] == "ok" and isinstance(seconds, int | float):
+            self.learn(row["kind"], row["requested"]["context"], seconds)
 
     @contextmanager
     def block(self, kind: str, context: int, cells: int) -> Iterator[None]:

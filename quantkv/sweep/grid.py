@@ -23,9 +23,10 @@ Arm = CacheSpec | Peer | None
 MEMORY_STEPS = 32
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Cell:
-    """One number to make, in the words of the sweep file; ``spec`` None is the ``DynamicCache`` arm."""
+    """One number to make, in the words of the sweep file; ``spec`` None is the ``DynamicCache`` arm. Two are
+    equal only if they are the same object: a sweep has each once, and keeps what it knows of them by them."""
 
     kind: str
     model: ModelEntry

@@ -118,11 +118,11 @@ class ProcessSession:
     def __init__(self, measure: ProcessMeasure, model: ModelEntry, sweep: Sweep) -> None:
         self.measure, self.model, self.sweep = measure, model, sweep
         self._worker: Connected | None = None
-        self._unmeasured: dict[int, Row] = {}
+        self._unmeasured: dict[Cell, Row] = {}
         self._opened()
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
-        facts, self._unmeasured[id(cell)] = self._opened().ask("know", cell)
+        facts, self._unmeasured[cell] = self._opened().ask("know", cell)
         return facts
 
     def check(self, cell: Cell) -> None:
@@ -186,7 +186,7 @@ class ProcessSession:
                 return _value(message)
 
     def _row_without_numbers(self, cell: Cell, seconds: float) -> Row:
-        row = self._unmeasured[id(cell)]
+        row = self._unmeasured[cell]
         started = datetime.now(timezone.utc) - timedelta(seconds=seconds)
         clock = {"seconds": round(seconds, 3), "started": started.isoformat(timespec="seconds")}
         return {**row, "provenance": {**row["provenance"], **clock}}

@@ -55,8 +55,8 @@ class Display:
 
     def __init__(self, cells: Iterable[Cell], console: Console, forecast: Forecast) -> None:
         self.console, self.forecast = console, forecast
-        self._open = {id(cell): cell for cell in cells}
-        self._names = ModelNames(cell.model for cell in self._open.values())
+        self._open = dict.fromkeys(cells)
+        self._names = ModelNames(cell.model for cell in self._open)
         self._total = len(self._open)
         self._live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
         self._bar = self._make_bar()
@@ -98,9 +98,9 @@ class Display:
         if self._live:
             self._bar.update(self._task, left=f"{_shown(what)} {done}/{total}  {self._left()}")
 
-    def known(self, cell: Cell, row: dict | None = None) -> None:
+    def known(self, cell: Cell) -> None:
         """A cell that need not run: finished before, or another worker's."""
-        self._open.pop(id(cell), None)
+        self._open.pop(cell, None)
         self._bar.update(self._task, completed=self._done, left=self._left())
 
     def finished(self, cell: Cell, status: str, reason: str | None, seconds: float) -> None:
@@ -123,7 +123,7 @@ class Display:
         return escape(f"[{self._done}/{self._total}]")
 
     def _left(self) -> str:
-        return time_left(*self.forecast.left((cell.kind, cell.context) for cell in self._open.values()))
+        return time_left(*self.forecast.left((cell.kind, cell.context) for cell in self._open))
 
     def _make_bar(self) -> Progress:
         columns = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -28,7 +29,7 @@ from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.grid import Block, Cell, blocks
 from quantkv.sweep.limits import Limits
 from quantkv.sweep.progress import Display
-from quantkv.sweep.session import Measure, Result, Session
+from quantkv.sweep.session import Measure, OnArm, Result, Session
 from quantkv.sweep.shards import planned
 from quantkv.sweep.summary import Summary
 from quantkv.sweep.timing import terminate_as_interrupt
@@ -50,6 +51,21 @@ def work(sweep: Sweep, tried: Tried, measure: Measure, console: Console) -> Summ
         raise QuantKVError(f"cannot write results to {tried.out}: {error}; finished cells are kept") from None
 
 
+@dataclass(frozen=True)
+class _End:
+    """Why there are no more results of a block: ``label`` is the arm that broke it, None where that cannot be
+    told; ``every`` arm without a result fails where nothing broke."""
+
+    reason: str
+    seconds: float
+    label: str | None = None
+    every: bool = False
+
+    @property
+    def result(self) -> Result:
+        return {"status": "failed", "reason": self.reason, "seconds": self.seconds}
+
+
 def _unopened(cell: Cell) -> str:
     return cell.key(unopened(cell.requested(), cell.protocol))
 
@@ -68,7 +84,8 @@ class _Runner:
         self.summary = Summary(self.out, total=len(self.cells))
         self.claims = Claims(self.out)
         self.limits = Limits()
-        self.keys: dict[int, str] = {}
+        self.keys: dict[Cell, str] = {}
+        self.rows: dict[tuple[str, str], str] = {}
         self.noted: set[str] = set()
 
     def run(self) -> Summary:
@@ -83,12 +100,9 @@ class _Runner:
         return self.summary
 
     def _read_finished(self) -> None:
-        rows = read_rows(self.out, warn=self.display.note)
-        self.rows = {(row["kind"], row["key"]): row["status"] for row in rows}
-        for row in rows:
-            seconds = (row.get("provenance") or {}).get("seconds")
-            if row["status"] == "ok" and isinstance(seconds, int | float):
-                self.display.forecast.learn(row["kind"], row["requested"]["context"], seconds)
+        for row in read_rows(self.out, warn=self.display.note):
+            self.rows[row["kind"], row["key"]] = row["status"]
+            self.display.forecast.learn_row(row)
 
     def _round(self, cells: list[Cell]) -> list[Cell]:
         """Measure what is there to be measured; returns the cells that other workers hold."""
@@ -107,12 +121,12 @@ class _Runner:
         while cells and not free:
             time.sleep(WAIT_SECONDS)
             cells = [cell for cell in cells if not self._done_elsewhere(cell)]
-            free = [cell for cell in cells if self.claims.is_free(self.keys[id(cell)])]
+            free = [cell for cell in cells if self.claims.is_free(self.keys[cell])]
         return free, [cell for cell in cells if cell not in free]
 
     def _run_model(self, model: ModelEntry, cells: list[Cell]) -> list[Cell]:
+        """Open a model and measure its cells; returns those that other workers hold."""
         self.display.loading(model)
-        busy: list[Cell] = []
         clock = Clock()
         try:
             session = self.measure.open(model, self.sweep)
@@ -121,16 +135,14 @@ class _Runner:
         except Exception as error:
             for cell in cells:
                 self._fail_unopened(cell, f"loading the model: {describe(error)}", clock)
-            return busy
+            return []
         with closing(session):
-            missing = [cell for cell in cells if self._is_missing(cell, session)]
-            for block in blocks(missing):
-                busy += self._run_block(block, session)
-        return busy
+            missing = [cell for cell in cells if cell in self.keys or self._is_missing(cell, session)]
+            return [cell for block in blocks(missing) for cell in self._run_block(block, session)]
 
     def _fail_unopened(self, cell: Cell, reason: str, clock: Clock) -> None:
         """A row of a model of which nothing is known; it goes when the model can be loaded."""
-        self.keys[id(cell)] = key = _unopened(cell)
+        self.keys[cell] = key = _unopened(cell)
         self.summary.keys.add(key)
         failed: dict[str, Any] = {"key": key, "status": "failed", "reason": reason}
         made = {"seconds": clock.seconds, "started": clock.started}
@@ -138,8 +150,7 @@ class _Runner:
         self._write(cell, row, failed)
 
     def _is_missing(self, cell: Cell, session: Session) -> bool:
-        if id(cell) in self.keys:
-            return True
+        """Whether the cell is yet to be measured, which its key tells."""
         clock = Clock()
         try:
             keys = [cell.key(facts) for facts in same_number(cell.kind, session.facts(cell))]
@@ -148,19 +159,18 @@ class _Runner:
         except Exception as error:
             self._fail_unopened(cell, describe(error), clock)
             return False
-        finished = (key for key in keys if self.rows.get((cell.kind, key)) == "ok")
-        self.keys[id(cell)] = key = next(finished, keys[0])
-        repeated = key in self.summary.keys
-        self.summary.keys.add(key)
         self._forget(cell, [_unopened(cell), *keys[1:]])
-        if repeated:
+        finished = [key for key in keys if self.rows.get((cell.kind, key)) == "ok"]
+        self.keys[cell] = key = (finished or keys)[0]
+        if key in self.summary.keys:  # the number of an earlier cell
             self.summary.total -= 1
-        elif self.rows.get((cell.kind, key)) == "ok":
+        elif finished:
             self.summary.finished_before += 1
-        else:
-            return True
-        self.display.known(cell)
-        return False
+        missing = key not in self.summary.keys and not finished
+        self.summary.keys.add(key)
+        if not missing:
+            self.display.known(cell)
+        return missing
 
     def _forget(self, cell: Cell, keys: list[str]) -> None:
         """Rows without numbers that stood for the cell under other keys."""
@@ -172,21 +182,22 @@ class _Runner:
     def _run_block(self, block: Block, session: Session) -> list[Cell]:
         """Measure a block; returns the cells of it that other workers hold."""
         open_cells = [cell for cell in block.cells if not self._done_elsewhere(cell)]
-        claimed = [cell for cell in open_cells if self.claims.take(self.keys[id(cell)], cell.title)]
+        claimed = [cell for cell in open_cells if self.claims.take(self.keys[cell], cell.title)]
         try:
-            mine = [cell for cell in claimed if not self._done_elsewhere(cell)]  # a moment ago
+            # Asked again now that they are ours: who held one a moment ago wrote its row before letting go.
+            mine = [cell for cell in claimed if not self._done_elsewhere(cell)]
             runnable = tuple(cell for cell in mine if self._can_run(cell, session))
             if runnable:
                 self.display.running(Block(runnable))
                 self._measure(runnable, session)
-        finally:
+        finally:  # after the rows are written, so that nobody finds a cell with neither
             for cell in claimed:
-                self.claims.release(self.keys[id(cell)])
+                self.claims.release(self.keys[cell])
         return [cell for cell in open_cells if cell not in claimed]
 
     def _done_elsewhere(self, cell: Cell) -> bool:
         """Whether another worker has dealt with the cell since this sweep began."""
-        status = self.tried.status(cell.kind, self.keys[id(cell)])
+        status = self.tried.status(cell.kind, self.keys[cell])
         if status is None:
             return False
         self.summary.elsewhere += 1
@@ -195,49 +206,53 @@ class _Runner:
         return True
 
     def _can_run(self, cell: Cell, session: Session) -> bool:
-        if (reason := self.limits.why_not(cell)) is not None:
-            self._record(cell, {"status": "skipped", "reason": reason}, session)
-            return False
+        """False, with a row that says why, where the cell is not to be tried."""
         clock = Clock()
         try:
-            session.check(cell)
+            if (reason := self.limits.why_not(cell)) is None:
+                session.check(cell)
+                return True
+            result: Result = {"status": "skipped", "reason": reason}
         except UnsupportedError as error:
-            self._record(cell, self._unsupported({"status": "skipped", "reason": str(error)}), session)
-            return False
+            result = self._unsupported({"status": "skipped", "reason": str(error)})
         except Exception as error:
             result = {"status": "failed", "reason": describe(error), "seconds": clock.seconds}
-            self._record(cell, result, session)
-            return False
-        return True
+        self._record(cell, result, session)
+        return False
 
     def _measure(self, cells: tuple[Cell, ...], session: Session) -> None:
         """Run a block. The arm that breaks it fails; the others run again together, or one by one where
         nothing tells which arm it was."""
-        left = {id(cell): cell for cell in cells}
+        left = list(cells)
 
         def on_arm(cell: Cell, result: Result) -> None:
-            if id(cell) in left:
+            if cell in left:
                 self._record(cell, self._unsupported(result), session)
-                del left[id(cell)]
+                left.remove(cell)
 
-        on_clock = self.display.forecast.block(cells[0].kind, cells[0].context, len(cells))
+        end = self._attempt(cells, on_arm, session)
+        alone = len(cells) == 1 or end.every
+        failed = [cell for cell in left if alone or cell.label == end.label]
+        for cell in failed:
+            self._record(cell, end.result, session)
+        rest = tuple(cell for cell in left if cell not in failed)
+        if failed and rest:
+            self._measure(rest, session)
+        elif rest:
+            for cell in rest:
+                self._measure((cell,), session)
+
+    def _attempt(self, cells: tuple[Cell, ...], on_arm: OnArm, session: Session) -> _End:
+        """Run a block once. What broke it is told without its exception, which may hold what the block held:
+        that must be gone before the next."""
         clock = Clock()
         try:
-            with on_clock:
+            with self.display.forecast.block(cells[0].kind, cells[0].context, len(cells)):
                 getattr(session, cells[0].kind)(cells, on_arm, self.display.step)
-            failed, reason = list(left.values()), "the measurement ended without a result for this cell"
-            seconds = clock.seconds
         except Exception as error:
-            reason, label = describe(error), getattr(error, "label", None)
-            guilty = [cell for cell in left.values() if cell.label == label]
-            failed = guilty or (list(left.values()) if len(cells) == 1 else [])
             seconds = getattr(error, "seconds", clock.seconds)
-        for cell in failed:
-            self._record(cell, {"status": "failed", "reason": reason, "seconds": seconds}, session)
-            del left[id(cell)]
-        rest = tuple(left.values())
-        for part in [rest] * bool(rest) if failed else [(cell,) for cell in rest]:
-            self._measure(part, session)
+            return _End(describe(error), seconds, getattr(error, "label", None))
+        return _End("the measurement ended without a result for this cell", clock.seconds, every=True)
 
     def _unsupported(self, result: Result) -> Result:
         wrong = result["status"] == "skipped" and self.sweep.run.on_unsupported == "error"
@@ -249,7 +264,7 @@ class _Runner:
             self.limits.learn(cell, result["reason"])
         elif result.get("reason"):
             result = {**result, "reason": one_line(result["reason"])}
-        self._write(cell, session.row(cell, result, self.keys[id(cell)]), result)
+        self._write(cell, session.row(cell, result, self.keys[cell]), result)
 
     def _write(self, cell: Cell, row: Row, result: Result) -> None:
         try:

@@ -20,13 +20,13 @@ def planned(sweep: Sweep) -> list[Cell]:
 def of_shard(cells: Sequence[Cell], number: int, count: int) -> list[Cell]:
     """The share `number` (from 1) of `count`: the same for everyone who asks, and near an even one."""
     loads = [0] * count
-    mine: set[int] = set()
+    mine: set[Cell] = set()
     for block in sorted(blocks(cells), key=_size, reverse=True):
         share = loads.index(min(loads))
         loads[share] += _size(block)
         if share == number - 1:
-            mine |= {id(cell) for cell in block.cells}
-    return [cell for cell in cells if id(cell) in mine]
+            mine |= {*block.cells}
+    return [cell for cell in cells if cell in mine]
 
 
 def _size(block: Block) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quantkv.rows.files import STATUSES, Row, read_rows
+from quantkv.rows.files import STATUSES, Row, rows_there
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Summary:
 
     def rows(self) -> list[Row]:
         """The rows of this sweep, measured now or before."""
-        return [row for row in read_rows(self.out, warn=lambda _: None) if row["key"] in self.keys]
+        return [row for row in rows_there(self.out) if row["key"] in self.keys]
 
 
 def together(out: Path, parts: Iterable[Summary]) -> Summary:

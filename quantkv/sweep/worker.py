@@ -48,12 +48,12 @@ class Worker:
 
     def measure_cells(self, cells: tuple[Cell, ...]) -> None:
         """Send the row of each cell and its per-token arrays the moment they are known."""
-        index = {id(cell): number for number, cell in enumerate(cells)}
+        index = {cell: number for number, cell in enumerate(cells)}
 
         def on_arm(cell: Cell, result: Result) -> None:
             row = self._opened.row(cell, result, "")
             slim = {name: result.get(name) for name in ("status", "reason", "seconds", "tokens")}
-            self.link.send(("arm", index[id(cell)], slim | {"row": row}))
+            self.link.send(("arm", index[cell], slim | {"row": row}))
 
         def step(what: str, done: int, total: int) -> None:
             self.link.send(("step", what, done, total))

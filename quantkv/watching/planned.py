@@ -6,15 +6,13 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from quantkv.rows.files import Row
-from quantkv.sweep.answers import answers, place
+from quantkv.rows.files import Row, rank
+from quantkv.sweep.answers import Answers
 from quantkv.sweep.config import load_config
 from quantkv.sweep.costs import Past
 from quantkv.sweep.grid import Cell
 from quantkv.sweep.shards import planned
 from quantkv.wording.parts import fingerprint_of
-
-RANK = ("failed", "skipped", "ok")
 
 
 class PlannedCells:
@@ -29,7 +27,7 @@ class PlannedCells:
         mine, without = [], []
         for cell, own in self._answered(rows):
             if own:
-                mine.append(max(own, key=_rank))
+                mine.append(max(own, key=rank))
             else:
                 without.append(cell)
         return mine, without
@@ -40,29 +38,22 @@ class PlannedCells:
         return [row for _, own in self._answered(rows) for row in own]
 
     def _answered(self, rows: Iterable[Row]) -> Iterator[tuple[Cell, list[Row]]]:
-        by_place: dict[tuple[str, ...], list[Row]] = {}
-        for row in rows:
-            by_place.setdefault(place(row["kind"], row["requested"]), []).append(row)
+        there = Answers(rows)
         for cell in self.cells:
-            near = by_place.get(place(cell.kind, cell.requested()), [])
-            yield cell, _of_each_checkpoint([row for row in near if answers(row, cell)])
+            yield cell, _of_each_checkpoint(there.to(cell))
 
-    def seconds(self, cells: Iterable[Cell]) -> tuple[float, dict[str, int]]:
-        """What these cells take one after the other, going by finished rows, and how many there are of kinds
-        of which none tells."""
-        return Past(self.settings).seconds(cells)
+    def seconds(self, cells: Iterable[Cell], rows: Iterable[Row]) -> tuple[float, dict[str, int]]:
+        """What these cells take one after the other, going by ``rows``, and how many there are of kinds of
+        which none tells."""
+        return Past(self.settings, rows).seconds(cells)
 
 
 def _of_each_checkpoint(rows: Iterable[Row]) -> list[Row]:
     """The best row of each; one that never saw its model is told only where there is no other."""
     best: dict[str, Row] = {}
-    for row in sorted(rows, key=_rank, reverse=True):
+    for row in sorted(rows, key=rank, reverse=True):
         best.setdefault(fingerprint_of(row), row)
     blind = best.get("")
     if blind is not None and blind["status"] != "ok" and len(best) > 1:
         del best[""]
     return list(best.values())
-
-
-def _rank(row: Row) -> int:
-    return RANK.index(row["status"])

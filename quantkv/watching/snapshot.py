@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
-from quantkv.rows.files import Row, read_rows
-from quantkv.watching.claimed import Claim, is_being_worked_on, read_claims, workers
+from quantkv.rows.claims import Claim, is_being_worked_on, read_claims
+from quantkv.rows.files import Row, rows_there
 from quantkv.wording.escapes import one_line
 
 if TYPE_CHECKING:
@@ -20,6 +20,27 @@ if TYPE_CHECKING:
 RECENT_SECONDS = 600.0
 MIN_SPAN_SECONDS = 30.0
 MIN_RECENT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimingWorker:
+    """The claims of one process."""
+
+    name: str
+    cells: int
+    heartbeat: float
+    stale: bool
+
+
+def workers(claims: Sequence[Claim]) -> list[ClaimingWorker]:
+    """Claims by process; a process is stale when all of its claims are."""
+    groups: dict[str, list[Claim]] = {}
+    for claim in claims:
+        groups.setdefault(claim.worker, []).append(claim)
+    return [
+        ClaimingWorker(name, len(own), min(c.heartbeat for c in own), all(c.stale for c in own))
+        for name, own in groups.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +133,11 @@ class Folder:
         )
 
     def _read(self) -> RowTotals:
-        rows = read_rows(self.path, warn=lambda _: None) if self.path.is_dir() else []
+        rows = found = rows_there(self.path)
         seconds, unknown = 0.0, dict[str, int]()
         if self.plan is not None:
-            rows, without = self.plan.sort(rows)
-            seconds, unknown = self.plan.seconds(without)
+            rows, without = self.plan.sort(found)
+            seconds, unknown = self.plan.seconds(without, found)
         kinds = dict.fromkeys(row["kind"] for row in rows)
         counts = {kind: dict(Counter(row["status"] for row in rows if row["kind"] == kind)) for kind in kinds}
         failures = [failure(row) for row in rows if row["status"] == "failed"]

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from quantkv.rows.claims import STALE_SECONDS
 from quantkv.sweep.progress import duration, time_left
-from quantkv.watching.claimed import workers
-from quantkv.watching.snapshot import Snapshot
+from quantkv.watching.snapshot import Snapshot, workers
 
 SHOWN_FAILURES = 5
 SHOWN_CELLS = 5
