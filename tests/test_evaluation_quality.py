@@ -10,7 +10,8 @@ import torch
 from quantkv import parse_spec
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import TokenScores
-from quantkv.measurements.quality.checks import check_effect, check_exercised, flagged
+from quantkv.measurements.checks import check_effect, check_exercised
+from quantkv.measurements.quality.flags import flagged
 from quantkv.measurements.quality.protocols import Protocol
 from quantkv.measurements.quality.section import Bits, Tally, summarise
 from quantkv.rows.row import build_row, strict_json

@@ -7,7 +7,8 @@ import torch
 
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
-from quantkv.measurements.speed.run import feed_tokens, speed_block
+from quantkv.instruments.windows import feed_tokens
+from quantkv.measurements.speed.run import speed_block
 from quantkv.measurements.speed.section import Bandwidth, Timings, speed_section, top1_agreement
 from quantkv.models import random_model
 

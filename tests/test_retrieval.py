@@ -15,8 +15,9 @@ from quantkv.cache.quantized import QuantizedCache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
 from quantkv.instruments.proportions import beats_chance, paired_p_value, wilson
-from quantkv.measurements.answers import Answered, answer, calls_after, prefilled
 from quantkv.measurements.packed_reads import check_packed, packed_read_fraction
+from quantkv.measurements.prefill import prefilled
+from quantkv.measurements.retrieval.answers import Answered, answer, calls_after
 from quantkv.measurements.retrieval.questions import Question, make_questions
 from quantkv.measurements.retrieval.run import retrieval_block
 from quantkv.measurements.retrieval.section import Retrieval, summarise

@@ -24,7 +24,8 @@ from quantkv.bench.work import ModelWork, cache_bytes
 from quantkv.errors import QuantKVError, first_line
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
-from quantkv.measurements.speed.run import Lane, Race, feed_tokens
+from quantkv.instruments.windows import feed_tokens
+from quantkv.measurements.speed.run import Lane, Race
 from quantkv.measurements.speed.section import speed_section
 from quantkv.spec.specs import CacheSpec
 from quantkv.wording.numbers import significant

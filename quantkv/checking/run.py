@@ -15,11 +15,11 @@ from quantkv.data import Text, bos_id, load_text, tokenize
 from quantkv.errors import QuantKVError
 from quantkv.instruments.verdict import Finding, Thresholds, Verdict
 from quantkv.instruments.windows import make_windows
+from quantkv.measurements.checks import beyond_range
 from quantkv.measurements.inside.inspection import Inspection, inspect, named_specs
 from quantkv.measurements.inside.prediction import predicted_damage
 from quantkv.measurements.inside.what_is_read import packs
 from quantkv.measurements.quality.bits import bits_packed
-from quantkv.measurements.quality.checks import beyond_range
 from quantkv.measurements.quality.run import quality_block
 from quantkv.spec.specs import CacheSpec
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
+from quantkv.measurements.checks import LOW_PACKED_READ
 from quantkv.measurements.packed_reads import attended_layers, reads, total
-from quantkv.measurements.quality.checks import LOW_PACKED_READ
 
 if TYPE_CHECKING:
     from quantkv.cache.quantized import QuantizedCache

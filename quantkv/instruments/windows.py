@@ -107,6 +107,12 @@ def whole_windows(ids: Tensor, *, length: int, windows: int | None = None) -> Wh
     return WholeWindows(ids, length, count)
 
 
+def feed_tokens(ids: Tensor, batch: int, length: int) -> Tensor:
+    """[batch, length] tokens: every row another stretch of the text, which starts over where it ends."""
+    starts = torch.arange(batch)[:, None] * (len(ids) // batch)
+    return ids[(starts + torch.arange(length)[None]) % len(ids)]
+
+
 def scored_length(windows: Sequence[Tensor], context: int) -> int:
     """How many tokens each of these windows scores at `context`; all must agree."""
     lengths = {len(ids) - context - 1 for ids in windows}

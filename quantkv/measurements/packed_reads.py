@@ -14,7 +14,6 @@ from quantkv.cache.quantized import QuantizedCache
 from quantkv.cache.sharing import donor
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.errors import QuantKVError
-from quantkv.measurements.quality.checks import LOW_PACKED_READ
 from quantkv.policy import Window
 
 
@@ -51,12 +50,6 @@ def attended_layers(cache: QuantizedCache) -> Iterator[Any]:
         layer = own if source is None else cache.layers[source]
         if isinstance(layer, CacheLayerMixin):
             yield layer
-
-
-def few_packed(packed_read: float) -> list[str]:
-    """A flag where most of what was read is exact."""
-    few = packed_read < LOW_PACKED_READ
-    return [f"packed pairs are only {packed_read:.1%} of those attended"] if few else []
 
 
 def check_packed(

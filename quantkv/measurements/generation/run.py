@@ -25,10 +25,10 @@ from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import TokenScores, check_reference, compare
 from quantkv.instruments.huggingface import attention, check_length, forward, share
-from quantkv.measurements.answers import prefilled
+from quantkv.measurements.checks import check_effect, check_exercised
 from quantkv.measurements.generation.choosing import Choice
 from quantkv.measurements.generation.section import Generation, summarise
-from quantkv.measurements.quality.checks import check_effect, check_exercised
+from quantkv.measurements.prefill import prefilled
 from quantkv.spec.specs import CacheSpec
 
 

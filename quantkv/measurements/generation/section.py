@@ -11,8 +11,8 @@ from torch import Tensor
 
 from quantkv.instruments.divergence import TokenScores
 from quantkv.instruments.statistics import window_interval
+from quantkv.measurements.checks import few_packed
 from quantkv.measurements.generation.texts import equal_share, first_divergence, repeated_share
-from quantkv.measurements.packed_reads import few_packed
 
 STRETCHES = 8
 

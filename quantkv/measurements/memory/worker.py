@@ -17,8 +17,8 @@ from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
 from quantkv.instruments.processes import end_with_parent
+from quantkv.instruments.windows import feed_tokens
 from quantkv.measurements.memory.peaks import Counter, counter, release_memory
-from quantkv.measurements.speed.run import feed_tokens
 from quantkv.peers.worker import live_bytes
 
 SMALL_SHARE, SMALL_SAVING, MAX_MISMATCH = 0.05, 0.05, 0.05

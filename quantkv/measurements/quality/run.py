@@ -25,9 +25,10 @@ from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import check_reference
 from quantkv.instruments.huggingface import check_length
 from quantkv.instruments.windows import scored_length
+from quantkv.measurements.checks import check_effect, check_exercised
 from quantkv.measurements.quality.bf16_twin import bf16_twin, no_bf16_twin
 from quantkv.measurements.quality.bits import cache_figures
-from quantkv.measurements.quality.checks import check_effect, check_exercised, flagged
+from quantkv.measurements.quality.flags import flagged
 from quantkv.measurements.quality.protocols import Protocol, make_protocol
 from quantkv.measurements.quality.scoring import PreparedWindow, Scorer
 from quantkv.measurements.quality.section import Quality, Tally, summarise

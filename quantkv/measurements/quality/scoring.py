@@ -18,10 +18,10 @@ from quantkv.instruments.huggingface import (
     attention,
     dynamic_bytes,
     forward,
-    keeping_cache,
     share,
     stock_attention,
 )
+from quantkv.measurements.prefill import prefilled
 from quantkv.measurements.quality.protocols import Protocol
 
 
@@ -65,7 +65,7 @@ class Scorer:
     def prepare(self, ids: Tensor, start: int | None = None) -> PreparedWindow:
         """Prefill the prompt, and score the window with the reference."""
         kept = self.protocol.prefill == "exact" and one_pass(self.model).continues
-        cache = self._prefilled(ids) if kept else None
+        cache = prefilled(self.model, ids[None, : self.first])[0] if kept else None
         window = PreparedWindow(ids, start, cache, torch.empty(0))
         window.logits_ref = self._simulated(window, reference(self.model))[0].cpu()
         if cache is not None:
@@ -92,12 +92,6 @@ class Scorer:
         with torch.inference_mode(), attention(twin, stock_attention(twin)):
             logits = forward(twin, ids, keep=len(targets))[0]
         return compare(window.logits_ref.to(logits.device), logits, targets).kl
-
-    def _prefilled(self, ids: Tensor) -> DynamicCache:
-        cache = keeping_cache(self.model.config)
-        with torch.inference_mode(), attention(self.model, stock_attention(self.model)):
-            forward(self.model, ids[None, : self.first], cache)
-        return cache
 
     def _simulated(self, window: PreparedWindow, spec: Any) -> tuple[Tensor, Simulation]:
         options = self.calls | {"count_from": self.first}

@@ -21,8 +21,9 @@ from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import check_reference
 from quantkv.instruments.huggingface import check_length
-from quantkv.measurements.answers import Answered, answer, calls_after, prefilled
 from quantkv.measurements.packed_reads import check_packed, packed_read_fraction
+from quantkv.measurements.prefill import prefilled
+from quantkv.measurements.retrieval.answers import Answered, answer, calls_after
 from quantkv.measurements.retrieval.questions import Question
 from quantkv.measurements.retrieval.section import summarise
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from quantkv.instruments.proportions import SIGNIFICANT, beats_chance, paired_p_value, wilson
 from quantkv.instruments.statistics import window_interval
-from quantkv.measurements.answers import Answered
-from quantkv.measurements.packed_reads import few_packed
+from quantkv.measurements.checks import few_packed
+from quantkv.measurements.retrieval.answers import Answered
 from quantkv.measurements.retrieval.questions import Question
 
 

@@ -32,7 +32,7 @@ from quantkv.arms.arm import (
 from quantkv.errors import QuantKVError
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
-from quantkv.instruments.windows import check_counts
+from quantkv.instruments.windows import check_counts, feed_tokens
 from quantkv.measurements.speed.section import Bandwidth, Timings, speed_section
 
 FILLS = ("prefill", "synthetic")
@@ -76,12 +76,6 @@ def speed_block(
         if on_arm is not None:
             on_arm(label, result)
     return results
-
-
-def feed_tokens(ids: Tensor, batch: int, length: int) -> Tensor:
-    """[batch, length] tokens: every row another stretch of the text, which starts over where it ends."""
-    starts = torch.arange(batch)[:, None] * (len(ids) // batch)
-    return ids[(starts + torch.arange(length)[None]) % len(ids)]
 
 
 @dataclass(slots=True)

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments.divergence import log_softmax
-from quantkv.instruments.huggingface import attention, forward, keeping_cache, stock_attention
+from quantkv.instruments.huggingface import attention, forward
 from quantkv.measurements.retrieval.tasks import Sample
 
 
@@ -30,14 +29,6 @@ class Answered:
     right: bool
     log_prob: float
     said: Tensor
-
-
-def prefilled(model: Any, ids: Tensor) -> tuple[DynamicCache, Tensor]:
-    """A plain cache of the rows `[B, T]` after one call on stock attention, and the last logits, `[B, V]`."""
-    cache = keeping_cache(model.config)
-    with torch.inference_mode(), attention(model, stock_attention(model)):
-        logits = forward(model, ids, cache)
-    return cache, logits[:, -1]
 
 
 def answer(model: Any, cache: QuantizedCache, sample: Sample) -> Answered:
