@@ -24,8 +24,8 @@ from quantkv.cache.layer_shapes import LayerShape, TensorShape
 from quantkv.commands.cli import app
 from quantkv.measurements.memory.worker import measure, weights_bytes
 from quantkv.models import random_model
+from quantkv.models.configs import load_config
 from quantkv.planner import plan
-from quantkv.planner.configs import load_config
 from quantkv.planner.planning import largest, longest
 from quantkv.planner.probe import probe
 from quantkv.planner.sizes import both_sizes, machine_memory, parse_size

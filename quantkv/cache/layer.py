@@ -113,14 +113,15 @@ class QuantizedLayer(DynamicLayer):
     ) -> tuple[Tensor, Tensor]:
         """Add `[B, H, T, D]` keys and values; returns what this call's queries may see."""
         first = self.get_seq_length() == 0
-        self._check_call(key_states, value_states)
-        if first:
+        self._check_call(key_states, value_states)  # before anything changes
+        if first:  # padding is laid out before the tokens come, and may grow as long as no real one has
             self._begin(key_states, value_states, kwargs.get("kwargs") or {})
         elif self.awaits_padding and (pads := self._known_pads()) is not None:
             for store in self.stores:
                 store.extend_padding(pads)
         assert self.key_store is not None and self.value_store is not None
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
+        # only appended tokens can have filled a scale or ended the exact history
         if key_states.is_cpu and (self.key_store.pages.saturated or self.value_store.pages.saturated):
             self._say("saturated")
         if self.spec.quantize_after and self.packed_at is not None:

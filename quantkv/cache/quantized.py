@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from quantkv.cache.changes import AllOrNothing
-from quantkv.cache.exact_state import held_nbytes, held_tensors
+from quantkv.cache.all_or_nothing import AllOrNothing
+from quantkv.cache.donors import donor
+from quantkv.cache.exact_layers import held_nbytes, held_tensors
 from quantkv.cache.kv_shapes import check_fits
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.masks import ASKED_FOR_MASK, LENGTH_READ, have_masks_tell
 from quantkv.cache.notices import Notices
 from quantkv.cache.saving import read_cache, write_cache
-from quantkv.cache.sharing import donor
 from quantkv.cache.sliding import QuantizedSlidingLayer
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec, parse_spec

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from quantkv.cache.exact_state import layer_state, restore_layer
+from quantkv.cache.exact_layers import layer_state, restore_layer
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.errors import QuantKVError, first_line
 from quantkv.spec.specs import CacheSpec, parse_spec

@@ -65,17 +65,19 @@ class QuantizedSlidingLayer(QuantizedLayer):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Add `[B, H, T, D]`; returns the window before this call and the call's own tokens."""
-        self._check_call(key_states, value_states)
+        self._check_call(key_states, value_states)  # before anything changes
         seen, new = self.get_seq_length(), key_states.shape[-2]
         start = max(0, seen - self.sliding_window + 1)
         if not seen:
             self._begin(key_states, value_states, kwargs.get("kwargs") or {})
+        # Eviction comes before the append, which then takes the freed pages. A short call gives up what lies
+        # before its first query's window, a long one what lies before its last query's: it reads a copy.
         long = new > self._reserve + 1
         past = [s.view().read(start, seen) for s in self.stores] if seen and long else None
         for store in self.stores:
             store.evict((seen + new if long else seen) - self.sliding_window + 1 - self._reserve, seen + new)
         keys, values = super().update(key_states, value_states, *args, **kwargs)
-        if past is not None:  # pages that the window has left are free already: a long call reads a copy
+        if past is not None:
             return torch.cat([past[0], key_states], -2), torch.cat([past[1], value_states], -2)
         if isinstance(keys, KVHandle) and isinstance(values, KVHandle):
             return KVHandle(keys.kv.sliding(start)), KVHandle(values.kv.sliding(start))

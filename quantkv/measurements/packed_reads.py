@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from quantkv.cache.donors import donor
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.quantized import QuantizedCache
-from quantkv.cache.sharing import donor
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.errors import QuantKVError
 from quantkv.policy import Window

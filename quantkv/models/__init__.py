@@ -1,4 +1,7 @@
-"""Loading a model by one name, whatever it comes from, and saying which model a number was measured on."""
+"""Loading a model by one name, whatever it comes from, and saying which model a number was measured on.
+
+May be imported by the decode-exact pass, arms, the planner, measurements and all that is above them.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

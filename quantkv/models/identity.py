@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from quantkv.models.names import is_built_in
+from quantkv.models.precision import describe_precision
 
 SAMPLES_PER_TENSOR = 64
 WORDS = 1 << 16
@@ -69,27 +70,6 @@ def fingerprint(model: Any) -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(b"meta" if tensor.is_meta or tensor.numel() == 0 else content(tensor.detach()))
     return digest.hexdigest()
-
-
-def describe_precision(config: Any) -> str:
-    """The precision a checkpoint is stored in, from its configuration: ``bfloat16``, ``4-bit awq``, ..."""
-    quantization = getattr(config, "quantization_config", None)
-    if quantization is not None:
-        return _describe_quantization(
-            quantization if isinstance(quantization, dict) else quantization.to_dict()
-        )
-    dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
-    return str(dtype or "float32").removeprefix("torch.")
-
-
-def _describe_quantization(quantization: dict[str, Any]) -> str:
-    method = str(getattr(quantization.get("quant_method"), "value", quantization.get("quant_method")))
-    bits = quantization.get("bits") or quantization.get("w_bit") or quantization.get("weight_bits")
-    if quantization.get("load_in_4bit"):
-        bits = 4
-    elif quantization.get("load_in_8bit"):
-        bits = 8
-    return f"{bits}-bit {method}" if bits else method
 
 
 def _source_of_foreign(model: Any) -> Source:

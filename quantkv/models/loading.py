@@ -15,9 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.models.gguf_checkpoint import converted_folder, read_source
-from quantkv.models.identity import Source, describe_precision
-from quantkv.models.names import DTYPES, is_built_in, is_random
+from quantkv.models.identity import Source
+from quantkv.models.names import dtype_named, is_built_in, is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
+from quantkv.models.precision import describe_precision
 from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, random_model
 from quantkv.models.weights import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
 from quantkv.quiet import quiet
@@ -152,11 +153,7 @@ def _set_attention(model: Any, attn: str) -> None:
 def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None or dtype == "auto":
         return None
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in DTYPES:
-        raise QuantKVError(f"unknown dtype {dtype!r}; legal: {', '.join(DTYPES)}, auto")
-    return DTYPES[dtype]
+    return dtype if isinstance(dtype, torch.dtype) else dtype_named(dtype, "auto")
 
 
 def _as_device(device: str | torch.device) -> torch.device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from quantkv.errors import QuantKVError
 from quantkv.models.packaged import PACKAGED_MODELS
 
 DTYPES: dict[str, torch.dtype] = {
@@ -16,6 +17,13 @@ DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
     "fp64": torch.float64,
 }
+
+
+def dtype_named(name: str, *beside: str) -> torch.dtype:
+    """Raises QuantKVError naming the legal names, and those that are legal `beside` them."""
+    if name not in DTYPES:
+        raise QuantKVError(f"unknown dtype {name!r}; legal: {', '.join([*DTYPES, *beside])}")
+    return DTYPES[name]
 
 
 def is_random(name: str) -> bool:

@@ -18,9 +18,9 @@ from quantkv.cache.layer_shapes import LayerShape
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.instruments.arguments import distinct
-from quantkv.models.identity import describe_precision
-from quantkv.models.names import DTYPES
-from quantkv.planner.configs import load_config
+from quantkv.models.configs import load_config
+from quantkv.models.names import DTYPES, dtype_named
+from quantkv.models.precision import describe_precision
 from quantkv.planner.probe import ModelShape, probe
 from quantkv.planner.sizes import Memory, both_sizes, machine_memory, parse_size
 from quantkv.planner.stored import quantization_of
@@ -223,9 +223,7 @@ def _formats(formats: Iterable[str | CacheSpec] | None) -> list[CacheSpec | None
 def model_dtype(name: str | None, config: PreTrainedConfig) -> torch.dtype:
     """The dtype asked for, else the one that the configuration states, else float32."""
     if name is not None:
-        if name not in DTYPES:
-            raise QuantKVError(f"unknown dtype {name!r}; legal: {', '.join(DTYPES)}")
-        return DTYPES[name]
+        return dtype_named(name)
     text = config.get_text_config(decoder=True)
     found = getattr(config, "dtype", None) or getattr(text, "dtype", None) or torch.float32
     return getattr(torch, found) if isinstance(found, str) else found

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from transformers.pytorch_utils import Conv1D
 
+from quantkv.models.precision import Settings, quantization_method, quantization_settings
+
 WHOLE = 0
 """A side of a block that is as long as the weight's."""
 SKIPPED = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "skip_modules", "ignored_layers")
-Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,9 @@ class Scheme:
 
 
 def quantization_of(config: Any) -> Settings | None:
-    """The `quantization_config` as a mapping; None where weights are stored as they are."""
-    found = getattr(config, "quantization_config", None)
-    if found is None:
-        return None
-    settings: Settings = dict(found) if isinstance(found, dict) else found.to_dict()
-    return None if settings.get("dequantize") else settings
+    """The `quantization_config` as a mapping; None where weights are stored, or held, as they are."""
+    settings = quantization_settings(config)
+    return None if settings is None or settings.get("dequantize") else settings
 
 
 def stored_nbytes(model: torch.nn.Module, settings: Settings) -> int | None:
@@ -61,8 +59,7 @@ def stored_nbytes(model: torch.nn.Module, settings: Settings) -> int | None:
 
 
 def scheme_of(settings: Settings) -> Scheme | None:
-    method = settings.get("quant_method")
-    method = str(getattr(method, "value", method))
+    method = quantization_method(settings)
     return METHODS[method](settings) if method in METHODS else None
 
 
@@ -89,8 +86,7 @@ def _skipped(model: Any, settings: Settings) -> list[str]:
     """Names and patterns of modules left alone. The head is one of them where a configuration names none, and
     always for methods that leave it to a switch of their own."""
     named = next((settings[key] for key in SKIPPED if settings.get(key)), None)
-    method = str(getattr(settings.get("quant_method"), "value", settings.get("quant_method")))
-    switch = method in ("awq", "gptq", "auto-round") and not settings.get("lm_head")
+    switch = quantization_method(settings) in ("awq", "gptq", "auto-round") and not settings.get("lm_head")
     head = model.get_output_embeddings()
     heads = [name for name, module in model.named_modules() if module is head]
     return [*(named or []), *(heads if named is None or switch else [])]

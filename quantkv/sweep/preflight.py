@@ -13,7 +13,7 @@ from quantkv.sweep.grid import MEMORY_STEPS
 def model_config(entry: ModelEntry) -> Any | None:
     """The configuration alone; None where only loading the model will tell what is wrong with it. A name that
     is no model at all raises QuantKVError, before anything is measured."""
-    from quantkv.planner.configs import load_config
+    from quantkv.models.configs import load_config
 
     try:
         return load_config(entry.location, revision=entry.revision)

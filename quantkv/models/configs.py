@@ -9,11 +9,11 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
-from quantkv.models import random_model
 from quantkv.models.gguf_checkpoint import kept_conversion
 from quantkv.models.loading import unknown_name
 from quantkv.models.names import is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
+from quantkv.models.synthetic import random_model
 from quantkv.quiet import quiet
 
 

@@ -67,13 +67,13 @@ class AllOrNothing(DynamicCache):
         """Call a method of every layer, and `verify` after each of transformers'; raises what the first layer
         to refuse raises."""
         packed, exact = _packed(self.layers), _exact(self.layers)
-        for layer in packed:
+        for layer in packed:  # first, as they can say no without having changed
             layer.check(method, *args)
-        with unchanged_on_error(exact):
+        with unchanged_on_error(exact):  # next, as they can be put back
             for layer in exact:
                 getattr(layer, method)(*args)
                 verify(layer)
-        for layer in packed:
+        for layer in packed:  # last, when nobody says no any more: pages cannot be put back
             getattr(layer, method)(*args)
 
     def _refuse_running_states(self, surplus: int) -> None:
