@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_measure import FakeMeasure, sweep
+from fake_measure import FakeMeasure, FakeSession, sweep
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
@@ -133,6 +133,23 @@ def test_unsupported_cells(tmp_path: Path, mode: str, status: str, code: int) ->
     assert (summary.counts[status], summary.exit_code) == (6, code)
     reasons = {row["reason"] for row in read_rows(tmp_path) if row["status"] == status}
     assert reasons == {"int4-head cannot run here"}
+    assert all(label != "int4-head" for _, label, _ in measure.measured)
+
+
+def test_a_check_that_breaks_is_a_failure_and_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(session: FakeSession, cell: Cell) -> None:
+        if cell.label == "int4-head":
+            raise ValueError("broke")
+
+    monkeypatch.setattr(FakeSession, "check", check)
+    measure = FakeMeasure()
+    summary, _ = run(sweep(tmp_path), measure)
+    assert (summary.counts["failed"], summary.exit_code) == (6, 3)
+    assert {row["reason"] for row in read_rows(tmp_path) if row["status"] == "failed"} == {
+        "ValueError: broke"
+    }
     assert all(label != "int4-head" for _, label, _ in measure.measured)
 
 
@@ -256,7 +273,7 @@ def test_the_model_is_asked_for_once_per_model(tmp_path: Path) -> None:
 CHILD = """
 import sys, time
 sys.path.insert(0, {tests!r})
-from fake_measure import FakeMeasure, sweep
+from fake_measure import FakeMeasure, FakeSession, sweep
 from quantkv.sweep.run import run_sweep
 def slow(cell):
     print(cell.kind, cell.label, cell.context, flush=True)
