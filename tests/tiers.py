@@ -7,7 +7,7 @@ one that needs the real model, is of the second tier wherever it stands; the oth
 from __future__ import annotations
 
 SPARSE = {
-    "test_architectures.py::test_family_is_served_as_the_table_says": 3,
+    "test_support.py::test_family_is_served_as_the_table_says": 3,
     "test_cache_exact.py::test_chunked_prefill_equals_dynamic_cache": 4,
     "test_devices.py::test_no_operation_assumes_a_cpu_or_reads_values_back": 4,
     "test_generate_modes.py::test_promises_hold_in_every_mode": 8,
