@@ -17,11 +17,11 @@ from typer.testing import CliRunner, Result
 
 import quantkv
 from quantkv.commands.cli import app
-from quantkv.comparison.intervals import Estimate, unpaired_difference, unpaired_factor
 from quantkv.comparison.table import comparison_lines
 from quantkv.errors import QuantKVError
 from quantkv.instruments.proportions import wilson
 from quantkv.rows.files import write_row
+from quantkv.studies.intervals import Estimate, unpaired_difference, unpaired_factor
 
 Row = dict[str, Any]
 TOKENS = 128

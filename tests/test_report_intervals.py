@@ -15,9 +15,9 @@ from test_paper import retrieval_row
 from quantkv.comparison import compare
 from quantkv.comparison.table import comparison_lines
 from quantkv.report import terminal_table, write_report
-from quantkv.report.behaviour_tables import behaviour_tables
 from quantkv.report.html.data import payload
 from quantkv.report.html.index import results
+from quantkv.report.kind_tables import kind_tables
 from quantkv.report.tables import latex_table, markdown_table
 from quantkv.studies.captions import caption
 from quantkv.studies.names import FIGURES
@@ -105,7 +105,7 @@ def verdict(n: int, said: str | None = "no difference shown") -> str:
     section = {"n": n, "verdict": said}
     one: dict[str, Any] = retrieval_row("int4-head", 512)
     one["retrieval"] |= section
-    text = behaviour_tables([one], ["md"])["retrieval.md"]
+    text = kind_tables([one], ["md"])["retrieval.md"]
     return [cell.strip() for cell in text.splitlines()[2].split("|")][-2]
 
 

@@ -10,13 +10,14 @@ from rich.console import Console
 from rows import failed_row, memory_row, quality_row, speed_row, sweep_rows
 from test_paper import retrieval_row
 
-from quantkv.report.tables import csv, latex_table, markdown_table
+from quantkv.report.markup import csv
+from quantkv.report.tables import latex_table, markdown_table
 from quantkv.report.terminal import terminal_table
 from quantkv.studies.best import best_labels
 from quantkv.studies.captions import caption, marks
-from quantkv.studies.columns import COLUMNS
-from quantkv.studies.study import COLUMNS as SUMMARY_COLUMNS
+from quantkv.studies.columns import columns
 from quantkv.studies.study import Study, studies
+from quantkv.studies.study import columns as summary_columns
 from quantkv.wording.numbers import DASH
 
 
@@ -87,11 +88,11 @@ def test_each_mark_is_explained_where_it_is_used_on_a_line_of_its_own() -> None:
     assert "\n! caution: mean KL of 0.02 nats or more.\n" in text and "unfit" not in text
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+@pytest.mark.parametrize("column", columns(), ids=lambda column: column.name)
 def test_a_record_without_numbers_shows_only_em_dashes(column: object) -> None:
-    nothing = dict.fromkeys(SUMMARY_COLUMNS)
+    nothing = dict.fromkeys(summary_columns())
     assert column.text(nothing) == DASH  # type: ignore[attr-defined]
-    assert column.short(nothing) == DASH  # type: ignore[attr-defined]
+    assert column.narrow(nothing) == DASH  # type: ignore[attr-defined]
 
 
 def test_kinds_that_were_not_measured_for_a_format_are_dashes() -> None:
@@ -149,7 +150,7 @@ def point(format: str, bits: float, kl: float, low: float | None, high: float | 
 def bold_kl(rows: list[dict]) -> set[str]:
     """The formats whose KL is bold."""
     records = only(rows).records()
-    (column,) = (column for column in COLUMNS if column.name == "kl")
+    (column,) = (column for column in columns() if column.name == "kl")
     return {records[index]["label"] for index in best_labels(column, records)}
 
 

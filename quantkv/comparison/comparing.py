@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quantkv.comparison.matching import Row, differences, near, obstacles, pair_rows
-from quantkv.comparison.measures import changes
 from quantkv.comparison.obstacles import obstacle
 from quantkv.comparison.outcome import ASKED, Comparison, Pair, place
 from quantkv.errors import QuantKVError
 from quantkv.rows.files import read_rows
 from quantkv.rows.kinds import names
+from quantkv.studies.changes import SAME, Change
+from quantkv.studies.kind import reported
 from quantkv.wording.suggestions import did_you_mean
 
 Source = str | Path | Iterable[Row] | Any
@@ -63,7 +65,16 @@ def _ordered(pairs: Iterable[tuple[Row, Row]]) -> list[tuple[Row, Row]]:
 
 def _pair(a: Row, b: Row, by_format: bool) -> Pair:
     why = obstacle(a, b)
-    return Pair(a, b, [] if why else changes(a, b), why, list(differences(a, b, by_format=by_format)))
+    return Pair(a, b, [] if why else _changes(a, b), why, list(differences(a, b, by_format=by_format)))
+
+
+def _changes(a: Row, b: Row) -> list[Change]:
+    """From one row with numbers to another of the same kind."""
+    kind = a["kind"]
+    found = [change for change in reported(kind).changes(a, b) if change is not None]
+    if a[kind] == b[kind]:  # the same measurement, or one that repeats to the last digit
+        return [replace(change, verdict=SAME) for change in found]
+    return found
 
 
 def _rows(source: Source) -> list[Row]:

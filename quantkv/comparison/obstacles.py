@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantkv.comparison.matching import Row
+from quantkv.studies.kind import reported
 
 
 def obstacle(a: Row, b: Row) -> str | None:
@@ -19,18 +20,18 @@ def obstacle(a: Row, b: Row) -> str | None:
     ours, theirs = ((_made(row).get("metrics") or {}).get(kind) for row in (a, b))
     if ours != theirs and None not in (ours, theirs):
         return f"versions {ours} and {theirs} of the {kind} metrics are not the same number"
-    return _speed_obstacle(a, b) if kind == "speed" else None
+    return _of_machine(a, b, kind) if reported(kind).timed else None
 
 
-def _speed_obstacle(a: Row, b: Row) -> str | None:
+def _of_machine(a: Row, b: Row, kind: str) -> str | None:
     ours, theirs = _conditions(a), _conditions(b)
     if None in (*ours.values(), *theirs.values()):
-        return "speed without the machine and the threads it was measured on"
+        return f"{kind} without the machine and the threads it was measured on"
     for name, value in ours.items():
         if value != theirs[name]:
-            return f"speed on another {name}: {value} and {theirs[name]}"
+            return f"{kind} on another {name}: {value} and {theirs[name]}"
     if "reference" in ((row.get("effective") or {}).get("engine") for row in (a, b)):
-        return "the reference engine makes no speed claim"
+        return f"the reference engine makes no {kind} claim"
     return None
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quantkv.comparison.changes import WORSE, Change
 from quantkv.comparison.matching import Row
 from quantkv.comparison.origins import ProvenanceDifference, origins
 from quantkv.rows.row import strict_json
+from quantkv.studies.changes import WORSE, Change
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from quantkv.comparison.changes import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Change
 from quantkv.comparison.outcome import Comparison, Pair
+from quantkv.studies.changes import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Change
 from quantkv.wording.numbers import DASH, compact, compact_interval, fixed, significant, with_interval
 from quantkv.wording.parts import asked_of, differing, short, subject_of, title, told
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from quantkv.rows import kinds
-from quantkv.rows.kinds import RowKind
+from quantkv.studies.kind import ReportedKind
 
 
-class Kind(RowKind):
+class Kind(ReportedKind):
     """A kind of measurement. Its one object lies in its folder's `kind.py`; what is heavy is imported inside
     methods."""
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
-from quantkv.report.behaviour_columns import caption
-from quantkv.studies.captions import HASH_DIGITS
+from quantkv.report.kind_tables import caption
 from quantkv.studies.groups import Group, Row, groups
 from quantkv.studies.names import TITLES
+from quantkv.wording.parts import DIGITS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +84,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 def _inspection_caption(facts: dict[str, Any]) -> str:
     """How the errors were made; what older inspections do not hold is left out."""
     weights = f" (weights {facts['weights']}, computed in {facts['dtype']})" if facts.get("weights") else ""
-    digest = f" (sha256 {facts['text_sha256'][:HASH_DIGITS]})" if facts.get("text_sha256") else ""
+    digest = f" (sha256 {facts['text_sha256'][:DIGITS]})" if facts.get("text_sha256") else ""
     return (
         f"{facts.get('model')}{weights}. {facts.get('queries')} queries over {facts.get('context')} cached "
         f"tokens of {facts.get('text')}{digest}; errors relative to the root mean square of the exact tensor."

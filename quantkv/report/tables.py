@@ -1,25 +1,25 @@
-"""The summary as Markdown, LaTeX (booktabs) and CSV: one line per format under each context.
+"""The table in which kinds meet, as Markdown and LaTeX (booktabs): one line per format under each context.
 
-Markdown and LaTeX round for the reader; CSV keeps every number in full.
+Both round for the reader; CSV keeps every number in full.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import pandas as pd
-
+from quantkv.report.markup import ampersands, booktabs, pipes
 from quantkv.studies.best import best_labels, rule
 from quantkv.studies.captions import caption, marks
-from quantkv.studies.columns import Column, shown_columns
+from quantkv.studies.column import Column, Record, Text
+from quantkv.studies.columns import printed_columns, shown_columns
 from quantkv.studies.notes import VERDICT_MARKS, failures, notes, remarks
 from quantkv.studies.study import Study
 from quantkv.wording.escapes import latex, markdown, paragraph
 
-Record = Mapping[str, Any]
-SHRINK_TO_FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
+Block = tuple[int, str, list[Record]]
+"""Records that are ranked together: their context, what tells them from others of it (if anything), they."""
+TEX_MARKS = {"unfit": r"$\times$", "caution": "!", "flagged": "?"}
 
 
 def by_context(records: Iterable[Record]) -> Iterator[tuple[int, list[Record]]]:
@@ -30,128 +30,98 @@ def by_context(records: Iterable[Record]) -> Iterator[tuple[int, list[Record]]]:
 def name_of(record: Record, *, seeds: bool) -> str:
     """The format's name, its seed where the study has several, and a mark in front of a bad row."""
     mark = VERDICT_MARKS.get(record["verdict"], "")
-    seed = f" (seed {int(record['seed'])})" if seeds else ""
-    return f"{mark} {record['label']}{seed}".lstrip()
+    return f"{mark} {_plain_name(record, seeds)}".lstrip()
 
 
-def has_seeds(records: Sequence[Record]) -> bool:
+def _plain_name(record: Record, seeds: bool) -> str:
+    return str(record["label"]) + (f" (seed {int(record['seed'])})" if seeds else "")
+
+
+def has_seeds(records: Iterable[Record]) -> bool:
     return len({record["seed"] for record in records}) > 1
-
-
-def csv(frame: pd.DataFrame) -> str:
-    """Full precision, whole numbers as such, empty where not measured."""
-    return str(frame.convert_dtypes().to_csv(index=False, lineterminator="\n"))
 
 
 def markdown_table(study: Study) -> str:
     """A GitHub table and its caption: the best formats of each context in bold, bad rows marked."""
     records = study.records()
-    columns, seeds = shown_columns(records), has_seeds(records)
-    with_notes = any(notes(record) for record in records)
-    header = ["context", "format", *(f"{c.header} ({c.unit})" for c in columns)] + ["notes"] * with_notes
-    lines = [pipes(header), pipes(["---:", ":---", *("---:" for _ in columns)] + [":---"] * with_notes)]
-    for context, group in by_context(records):
-        body = markdown_rows(group, columns, seeds=seeds, with_notes=with_notes)
-        lines += [pipes([str(context), *cells]) for cells in body]
-    flags = remarks(records)
-    footer = (
-        caption(study),
-        *marks(study),
-        _rule(columns, records),
-        f"Flags: {'; '.join(flags)}." if flags else "",
-    )
+    columns, flags = shown_columns(records), remarks(records)
+    lines = markdown_lines(_blocks(records), columns, with_notes=any(notes(record) for record in records))
+    noted = f"Flags: {'; '.join(flags)}." if flags else ""
+    footer = (caption(study), *marks(study), _rule(columns, records), noted)
     return "\n".join([*lines, "", paragraph(" ".join(filter(None, footer))), ""])
-
-
-def markdown_rows(
-    group: Sequence[Record], columns: Sequence[Column], *, seeds: bool, with_notes: bool
-) -> Iterator[list[str]]:
-    """The cells of each record of one context, from the format's name on, the best ones in bold."""
-    best = [best_labels(column, group) for column in columns]
-    for index, record in enumerate(group):
-        cells = [markdown(column.text(record)) for column in columns]
-        cells = [f"**{cell}**" if index in winners else cell for cell, winners in zip(cells, best)]
-        cells += [markdown(notes(record))] * with_notes
-        yield [markdown(name_of(record, seeds=seeds)), *cells]
-
-
-def pipes(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def latex_table(study: Study) -> str:
     """A ``table*`` for booktabs: the best formats of each context in bold, bad rows marked."""
     records = study.records()
-    columns = [column for column in shown_columns(records) if column.name != "rate" or study.batch > 1]
-    body = [ampersands(["format", *(latex(c.header) for c in columns)])]
-    body += [ampersands(["", *(latex(c.unit) for c in columns)])]
-    for context, group in by_context(records):
-        body += [*tex_context(context, len(columns) + 1), *tex_rows(group, columns, has_seeds(records))]
-    return booktabs(_tex_caption(study, columns), f"tab:{study.slug}", f"l{'r' * len(columns)}", body)
+    columns, flags = printed_columns(records, batched=study.batch > 1), remarks(records, with_quality=True)
+    noted = f"Notes: {'; '.join(flags)}." if flags else ""
+    said = (caption(study), *marks(study), _rule(columns, records), noted, _not_measured(records))
+    return latex_lines(_blocks(records), columns, " ".join(filter(None, said)), study.slug)
 
 
-def tex_context(context: int, columns: int) -> list[str]:
-    title = rf"\textit{{{context} tokens of context}}"
-    return [r"\midrule", rf"\multicolumn{{{columns}}}{{@{{}}l}}{{{title}}} \\"]
-
-
-def booktabs(caption: str, label: str, alignment: str, body: Sequence[str]) -> str:
-    """A ``table*`` that never is wider than the page."""
-    lines = [
-        r"% needs \usepackage{booktabs,graphicx}",
-        r"\begin{table*}[t]",
-        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\caption{{{caption}}}",
-        rf"\label{{{label}}}",
-        r"\vspace{4pt}",
-        SHRINK_TO_FIT,
-        rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
-        r"\toprule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}}",
-        r"\end{table*}",
+def markdown_lines(
+    blocks: Sequence[Block], columns: Sequence[Column], *, with_notes: bool = False
+) -> Iterator[str]:
+    """The lines of a GitHub table; a column says the labels of the blocks, where they have any."""
+    named, seeds = _are_named(blocks), _have_seeds(blocks)
+    header = ["context", *["model"] * named, "format", *(f"{c.header} ({c.unit})" for c in columns)]
+    body = [
+        [str(context), *[markdown(label)] * named, markdown(name_of(record, seeds=seeds)), *cells]
+        + [markdown(notes(record))] * with_notes
+        for context, label, group in blocks
+        for record, cells in _rows(group, columns, lambda column: column.text, markdown, "**{}**")
     ]
-    return "\n".join([*lines, ""])
+    sides = "r" + "l" * named + "l" + "r" * len(columns) + "l" * with_notes
+    return pipes(header + ["notes"] * with_notes, sides, body)
 
 
-def tex_rows(group: Sequence[Record], columns: Sequence[Column], seeds: bool) -> list[str]:
+def latex_lines(blocks: Sequence[Block], columns: Sequence[Column], said: str, slug: str) -> str:
+    """The same as a ``table*``, a line above the formats of each context."""
+    named, seeds = _are_named(blocks), _have_seeds(blocks)
+    heads = ([latex(getattr(column, name)) for column in columns] for name in ("header", "unit"))
+    starts = (["model"] * named + ["format"], [""] * named + [""])
+    body = [ampersands([*start, *head]) for start, head in zip(starts, heads)]
+    for context, groups in itertools.groupby(blocks, key=lambda block: block[0]):
+        title = rf"\textit{{{context} tokens of context}}"
+        body += [r"\midrule", rf"\multicolumn{{{len(columns) + 1 + named}}}{{@{{}}l}}{{{title}}} \\"]
+        body += [
+            ampersands([*[latex(label)] * named, _tex_name(record, seeds), *cells])
+            for _, label, group in groups
+            for record, cells in _rows(group, columns, lambda column: column.printed, latex, r"\textbf{{{}}}")
+        ]
+    return booktabs(latex(said), f"tab:{slug}", "l" * named + "l" + "r" * len(columns), body)
+
+
+def _rows(
+    group: Sequence[Record],
+    columns: Sequence[Column],
+    text: Callable[[Column], Text],
+    escape: Callable[[str], str],
+    bold: str,
+) -> Iterator[tuple[Record, list[str]]]:
+    """Each record of a block with its cells, the best ones in bold."""
     best = [best_labels(column, group) for column in columns]
-    rows = []
     for index, record in enumerate(group):
-        cells = [latex(c.short(record) if c.name == "delta" else c.text(record)) for c in columns]
-        cells = [rf"\textbf{{{cell}}}" if index in winners else cell for cell, winners in zip(cells, best)]
-        rows.append(ampersands([_tex_name(record, seeds), *cells]))
-    return rows
+        cells = [escape(text(column)(record)) for column in columns]
+        yield record, [bold.format(cell) if index in own else cell for cell, own in zip(cells, best)]
+
+
+def _are_named(blocks: Iterable[Block]) -> bool:
+    return any(label for _, label, _ in blocks)
+
+
+def _have_seeds(blocks: Iterable[Block]) -> bool:
+    return has_seeds(record for _, _, group in blocks for record in group)
+
+
+def _blocks(records: Iterable[Record]) -> list[Block]:
+    return [(context, "", group) for context, group in by_context(records)]
 
 
 def _tex_name(record: Record, seeds: bool) -> str:
-    marks = {"unfit": r"$\times$", "caution": "!", "flagged": "?"}
-    mark = marks.get(record["verdict"], "")
-    name = latex(name_of({**record, "verdict": ""}, seeds=seeds))
+    mark, name = TEX_MARKS.get(record["verdict"], ""), latex(_plain_name(record, seeds))
     return f"{mark}~{name}" if mark else name
-
-
-def latex_figure(file: str, caption: str, *, wide: bool) -> str:
-    """A figure environment; the caption says what the picture shows and how its numbers were made."""
-    environment, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
-    lines = [
-        rf"\begin{{{environment}}}[t]",
-        r"\centering",
-        rf"\includegraphics[width={width}]{{{file}}}",
-        rf"\caption{{{latex(caption)}}}",
-        rf"\label{{fig:{file.rsplit('.', 1)[0]}}}",
-        rf"\end{{{environment}}}",
-    ]
-    return "\n".join([*lines, ""])
-
-
-def _tex_caption(study: Study, columns: Sequence[Column]) -> str:
-    records = study.records()
-    flags = remarks(records, with_quality=True)
-    noted = f"Notes: {'; '.join(flags)}." if flags else ""
-    parts = (caption(study), *marks(study), _rule(columns, records), noted, _not_measured(records))
-    return latex(" ".join(filter(None, parts)))
 
 
 def _rule(columns: Sequence[Column], records: Iterable[Record]) -> str:
@@ -164,7 +134,3 @@ def _not_measured(records: Iterable[Record]) -> str:
         f"{record['label']} at {int(record['context'])}: {'; '.join(why)}" for record, why in found if why
     ]
     return f"Not measured: {'; '.join(reasons)}." if reasons else ""
-
-
-def ampersands(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"

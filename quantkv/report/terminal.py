@@ -11,10 +11,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from quantkv.report.behaviour_tables import print_behaviour
-from quantkv.report.tables import Record, by_context, has_seeds, name_of
+from quantkv.report.kind_tables import print_kinds
+from quantkv.report.tables import by_context, has_seeds, name_of
 from quantkv.studies.captions import caption, marks
-from quantkv.studies.columns import Column, shown_columns
+from quantkv.studies.column import Column, Record
+from quantkv.studies.columns import shown_columns
 from quantkv.studies.notes import quality_notes, remarks
 from quantkv.studies.study import Row, Study, studies
 from quantkv.wording.numbers import tokens
@@ -30,7 +31,7 @@ def terminal_table(rows: Iterable[Row], console: Console | None = None) -> None:
     found = studies(rows)
     for study in found:
         _print_study(study, console)
-    if not print_behaviour(rows, console) and not found:
+    if not print_kinds(rows, console) and not found:
         console.print("no results yet")
 
 
@@ -98,7 +99,7 @@ def _table(columns: Sequence[Column], records: Sequence[Record], *, short: bool)
     for context, group in by_context(records):
         for index, record in enumerate(group):
             cells = [tokens(context) if index == 0 else "", name_of(record, seeds=seeds)]
-            cells += [column.short(record) if short else column.text(record) for column in columns]
+            cells += [column.narrow(record) if short else column.text(record) for column in columns]
             table.add_row(*(Text(cell) for cell in cells), style=VERDICT_STYLES.get(record["verdict"]))
         table.add_section()
     return table

@@ -6,32 +6,23 @@ study, as in its own table; in a figure each study has a panel, with the same co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quantkv.report.tables import (
-    ampersands,
-    booktabs,
-    by_context,
-    has_seeds,
-    latex_figure,
-    markdown_rows,
-    pipes,
-    tex_context,
-    tex_rows,
-)
+from quantkv.report.markup import latex_figure
+from quantkv.report.tables import Block, by_context, latex_lines, markdown_lines
 from quantkv.studies.best import rule
 from quantkv.studies.captions import figure_title, marks, sentences
-from quantkv.studies.columns import Column, Record, shown_columns
+from quantkv.studies.column import Column
+from quantkv.studies.columns import printed_columns
 from quantkv.studies.names import KINDS_OF
 from quantkv.studies.notes import remarks
 from quantkv.studies.study import Study
-from quantkv.wording.escapes import latex, markdown, paragraph
+from quantkv.wording.escapes import paragraph
 from quantkv.wording.parts import SEPARATOR, told_of_each, words
 
 PARTS = ("model", "dtype")
 OF_A_MODEL = ("revision", "fingerprint")
-HEAD = "model"
 
 
 @dataclass(frozen=True)
@@ -46,11 +37,7 @@ class Joint:
     def columns(self) -> list[Column]:
         batched = any(study.batch > 1 for study in self.studies)
         records = [record for study in self.studies for record in study.records()]
-        return [column for column in shown_columns(records) if column.name != "rate" or batched]
-
-    @property
-    def seeds(self) -> bool:
-        return has_seeds([record for study in self.studies for record in study.records()])
+        return printed_columns(records, batched=batched)
 
 
 def joints(found: Iterable[Study], parts: Iterable[str]) -> list[Joint]:
@@ -78,25 +65,12 @@ def series_labels(found: Sequence[Study]) -> list[str]:
 
 
 def markdown_together(joint: Joint) -> str:
-    columns, seeds = joint.columns, joint.seeds
-    header = ["context", HEAD, "format", *(f"{c.header} ({c.unit})" for c in columns)]
-    lines = [pipes(header), pipes(["---:", ":---", ":---", *("---:" for _ in columns)])]
-    for context, label, group in _groups(joint):
-        body = markdown_rows(group, columns, seeds=seeds, with_notes=False)
-        lines += [pipes([str(context), markdown(label), *cells]) for cells in body]
+    lines = markdown_lines(_blocks(joint), joint.columns)
     return "\n".join([*lines, "", paragraph(_caption(joint)), ""])
 
 
 def latex_together(joint: Joint) -> str:
-    columns = joint.columns
-    body = [ampersands([HEAD, "format", *(latex(c.header) for c in columns)])]
-    body += [ampersands(["", "", *(latex(c.unit) for c in columns)])]
-    last = None
-    for context, label, group in _groups(joint):
-        body += tex_context(context, len(columns) + 2) if context != last else []
-        body += [f"{latex(label)} & {line}" for line in tex_rows(group, columns, joint.seeds)]
-        last = context
-    return booktabs(latex(_caption(joint)), f"tab:{joint.stem}", f"ll{'r' * len(columns)}", body)
+    return latex_lines(_blocks(joint), joint.columns, _caption(joint), joint.stem)
 
 
 def tables_together(joint: Joint, kinds: Iterable[str]) -> dict[str, str]:
@@ -140,7 +114,7 @@ def said_together(joint: Joint, kinds: Iterable[str] | None = None) -> str:
 
 def _caption(joint: Joint) -> str:
     said = dict.fromkeys(sentence for study in joint.studies for sentence in marks(study))
-    bold = rule(joint.columns, (group for _, _, group in _groups(joint)))
+    bold = rule(joint.columns, (group for _, _, group in _blocks(joint)))
     ranked = f"{bold} Each model is ranked by itself." if bold else ""
     flags = [
         f"{label}: {flag}"
@@ -151,15 +125,14 @@ def _caption(joint: Joint) -> str:
     return " ".join(filter(None, (said_together(joint), *said, ranked, noted)))
 
 
-def _groups(joint: Joint) -> Iterator[tuple[int, str, list[Record]]]:
+def _blocks(joint: Joint) -> list[Block]:
     """Context by context, the formats of each study in turn."""
-    groups = [
-        (context, place, group)
-        for place, study in enumerate(joint.studies)
+    blocks = [
+        (context, label, group)
+        for label, study in zip(joint.labels, joint.studies)
         for context, group in by_context(study.records())
     ]
-    for context, place, group in sorted(groups, key=lambda own: own[:2]):
-        yield context, joint.labels[place], group
+    return sorted(blocks, key=lambda block: block[0])
 
 
 def _agree(one: Study, other: Study, free: set[str]) -> bool:

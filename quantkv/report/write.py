@@ -14,13 +14,14 @@ from typing import Any
 from quantkv.drawing.style import WIDTHS
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
-from quantkv.report.behaviour_tables import behaviour_tables
 from quantkv.report.extras import Extra, described, extra_figures
+from quantkv.report.kind_tables import kind_tables
+from quantkv.report.markup import csv, latex_figure
 from quantkv.report.stale import figures_shown, remove_stale
-from quantkv.report.tables import csv, latex_figure, latex_table, markdown_table
+from quantkv.report.tables import latex_table, markdown_table
 from quantkv.report.together import PARTS, drawable, figure_together, joints, tables_together
 from quantkv.studies.captions import caption, figure_title
-from quantkv.studies.groups import KINDS as BEHAVIOUR
+from quantkv.studies.kind import tabled
 from quantkv.studies.names import FIGURES, FILES, KINDS_OF, OTHER_NAMES
 from quantkv.studies.study import Row, Study, studies, summary_frame
 from quantkv.wording.escapes import markdown
@@ -80,7 +81,7 @@ def write_report(
     rows = _rows(results)
     found = studies(rows)
     extras = [extra for extra in extra_figures(rows, inspections) if extra.name in wanted and kinds]
-    if not found and not extras and not any(row["kind"] in BEHAVIOUR for row in rows):
+    if not found and not extras and not any(row["kind"] in tabled() for row in rows):
         raise QuantKVError(
             f"no result rows in {results if isinstance(results, str | Path) else 'what was given'}"
         )
@@ -89,7 +90,7 @@ def write_report(
     plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
     for name, text in (_tables(rows, found, plan, wanted, texts) if found else {}).items():
         folder.write(name, text.encode())
-    for name, text in behaviour_tables(rows, texts).items():
+    for name, text in kind_tables(rows, texts).items():
         folder.write(name, text.encode())
     if "tex" in texts and (figures_tex := _tex_figures(found, plan, extras, kinds)):
         folder.write("figures.tex", figures_tex.encode())

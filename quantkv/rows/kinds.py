@@ -46,6 +46,8 @@ class RowKind:
     """The setting of its protocol that tells rows of one table apart, such as a task."""
     metrics: tuple[str, ...] = ()
     """Its single numbers, in the order of tables and frames."""
+    published: tuple[str, ...] = ()
+    """Those of them that may be taken from others."""
     arrays: str = ""
     """Which of its numbers says how many values each array beside a row holds; none where rows have none."""
 

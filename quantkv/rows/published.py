@@ -17,24 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
+from quantkv.rows.kinds import known, names
 from quantkv.rows.row import build_row
 
-METRICS: dict[str, tuple[str, ...]] = {
-    "quality": (
-        "perplexity", "perplexity_ref", "ppl_ratio", "nll", "nll_ref", "delta_nll",
-        "kl_mean", "top1_agreement", "bits_packed", "bits_cache",
-    ),
-    "speed": (
-        "prefill_tokens_per_s", "time_to_first_token_ms", "decode_ms_median", "decode_tokens_per_s",
-        "ratio_to_baseline",
-    ),
-    "memory": ("held_bytes", "prefill_peak_bytes", "decode_peak_bytes", "ratio_to_16bit"),
-}  # fmt: skip
 REQUIRED = ("model", "format", "context")
 OPTIONAL = ("batch", "dtype", "text", "citation", "source")
 SHARES = ("top1_agreement",)
 SIGNED = ("delta_nll",)
-NUMBERS = tuple(name for names in METRICS.values() for name in names)
 Entry = Mapping[str | None, Any]
 
 
@@ -102,18 +91,22 @@ def _rows(entry: Entry, citation: str | None) -> Iterator[dict[str, Any]]:
     source = ", ".join(dict.fromkeys(filter(None, given)))
     if not source:
         raise QuantKVError("says not where it is from: give --source, or a citation for each entry")
-    values = {name: _number(name, entry[name]) for name in NUMBERS if entry.get(name) is not None}
+    values = {name: _number(name, entry[name]) for name in _numbers() if entry.get(name) is not None}
     if not values:
-        raise QuantKVError(f"holds no number; legal: {', '.join(NUMBERS)}")
+        raise QuantKVError(f"holds no number; legal: {', '.join(_numbers())}")
     requested = _requested(entry)
-    for kind, names in METRICS.items():
-        section = {name: values[name] for name in names if name in values}
+    for kind in names():
+        section = {name: values[name] for name in known(kind).published if name in values}
         if section:
             yield _row(kind, requested, section, source, entry.get("text"))
 
 
+def _numbers() -> list[str]:
+    return [number for kind in names() for number in known(kind).published]
+
+
 def _check_names(entry: Entry) -> None:
-    legal = (*REQUIRED, *OPTIONAL, *NUMBERS)
+    legal = (*REQUIRED, *OPTIONAL, *_numbers())
     if None in entry:  # what csv calls the values beyond the last column
         raise QuantKVError(f"has more values than the header has columns: {entry[None]}")
     unknown = next((name for name in entry if name not in legal), None)

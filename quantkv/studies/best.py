@@ -9,37 +9,12 @@ import bisect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quantkv.studies.columns import Column, Record, competes
+from quantkv.studies.column import Column, Record
+from quantkv.studies.columns import competes
 from quantkv.wording.numbers import missing
 
 BITS_BELOW = (4, 6, 8)
 """Formats from one bound to the next, by the bits of a full page, are ranked together."""
-
-INTERVALS = {
-    "ppl": ("delta_nll_low", "delta_nll_high"),
-    "delta": ("delta_nll_low", "delta_nll_high"),
-    "kl": ("kl_low", "kl_high"),
-    "decode": ("ratio_low", "ratio_high"),
-    "ratio": ("ratio_low", "ratio_high"),
-    "rate": ("ratio_low", "ratio_high"),
-}
-"""By column; times are compared by the intervals of their ratios, which leave out what all arms share."""
-
-EXACT = ("bits", "memory", "memory_ratio")
-"""Columns of counts, which need no interval."""
-
-BEST = {
-    "bits": "fewest bits",
-    "memory": "least memory",
-    "memory_ratio": "least memory",
-    "decode": "shortest time",
-    "ratio": "shortest time",
-    "rate": "most tokens per second",
-    "ppl": "perplexity ratio closest to 1",
-    "delta": "ΔNLL closest to 0",
-    "kl": "lowest KL",
-}
-"""By column, what the best is. Columns without intervals, such as top-1, have none."""
 
 
 def rule(columns: Sequence[Column], groups: Iterable[Sequence[Record]]) -> str:
@@ -48,7 +23,7 @@ def rule(columns: Sequence[Column], groups: Iterable[Sequence[Record]]) -> str:
     bold = [column for column in columns if any(best_labels(column, group) for group in groups)]
     if not bold:
         return ""
-    best = ", ".join(dict.fromkeys(BEST[column.name] for column in bold))
+    best = ", ".join(dict.fromkeys(column.best for column in bold))
     return (
         "Bold: at each context the best of the quantized formats with comparable bits (of a full page: "
         f"below 4, from 4, from 6, from 8), {best}; with it those whose interval overlaps the best one's or "
@@ -59,11 +34,11 @@ def rule(columns: Sequence[Column], groups: Iterable[Sequence[Record]]) -> str:
 
 def best_labels(column: Column, records: Sequence[Record]) -> set[int]:
     """Positions of the bold cells of one column among the records of one context."""
-    if column.name not in BEST or not _told_apart(records):
+    if not column.best or not _told_apart(records):
         return set()
     groups: dict[int | None, list[int]] = {}
     for index, record in enumerate(records):
-        if competes(record) and not missing(column.badness(record)):
+        if competes(record) and not missing(column.score(record)):
             groups.setdefault(_group(record), []).append(index)
     return {
         index for members in groups.values() if len(members) > 1 for index in _best(column, records, members)
@@ -84,9 +59,9 @@ def _group(record: Record) -> int | None:
 
 
 def _best(column: Column, records: Sequence[Record], members: Sequence[int]) -> list[int]:
-    winner = min(members, key=lambda index: column.badness(records[index]) or 0.0)
+    winner = min(members, key=lambda index: column.score(records[index]) or 0.0)
     best = records[winner]
-    if column.name not in EXACT and any(map(missing, _ends(column, best))):
+    if any(map(missing, _ends(column, best))):
         return []
     return [index for index in members if _ties(column, records[index], best)]
 
@@ -101,4 +76,4 @@ def _ties(column: Column, record: Record, best: Record) -> bool:
 
 
 def _ends(column: Column, record: Record) -> list[Any]:
-    return [record[name] for name in INTERVALS.get(column.name, ())]
+    return [record[name] for name in column.ends]

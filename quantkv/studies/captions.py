@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from quantkv.studies.columns import RATIO, REFERENCE_MARK
-from quantkv.studies.drift import drifted
+from quantkv.studies.column import RATIO, REFERENCE_MARK
+from quantkv.studies.kind import reported, studied
 from quantkv.studies.names import INTERVALS, TITLES
 from quantkv.studies.study import (
     CAUTION_KL,
@@ -16,17 +16,11 @@ from quantkv.studies.study import (
     citation,
     is_baseline,
     made_of,
-    protocol_of,
     requested,
 )
-from quantkv.wording.numbers import compact, missing
-from quantkv.wording.parts import Parts, machine_words, short
+from quantkv.wording.numbers import missing
+from quantkv.wording.parts import Parts, listed, machine_words, short
 
-HASH_DIGITS = 12
-LISTED = 4
-FILLS = {"prefill": "by a prefill", "synthetic": "with random keys and values"}
-BOS = {"per_window": "BOS in each window", "text": "one BOS before the text"}
-WITHIN = "Contexts are timed one after the other: compare times within a context."
 BITS = (
     "Bits per element: packed, of a full page; cache, of all that the cache holds at its context. The Pareto "
     "figure draws bits_cache_16 of table.csv: those of the cache, its exact tokens counted at 16 bits."
@@ -51,17 +45,13 @@ def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
 def sentences(study: Study, kinds: Iterable[str] | None = None) -> list[str]:
     if source := citation(study.rows[0]):
         return [f"{study.model}. From {source}; not measured here, so not to be ranked with other tables."]
-    wanted = tuple(kinds) if kinds is not None else ("quality", "speed", "memory")
+    wanted = studied() if kinds is None else tuple(kinds)
     rows = [row for row in study.rows if row["kind"] in wanted]
     made = [*precision(study.rows), *fingerprint(study), f"batch {study.batch}"]
     parts = [f"{study.model} ({', '.join(made)})."]
-    makers: dict[str, Callable[[list[Row]], str]] = {"quality": _quality, "speed": _speed, "memory": _memory}
-    for kind, maker in makers.items():
-        of_kind = [row for row in rows if row["kind"] == kind]
-        if of_kind:
-            parts.append(maker(of_kind))
-        if kind == "speed" and of_kind:
-            parts.append(drifted(study))
+    for kind in map(reported, wanted):
+        of_kind = [row for row in rows if row["kind"] == kind.name]
+        parts += [kind.caption(of_kind), kind.remark(study)] if of_kind else []
     notes = (f"{note}." for note in (*study.notes, *study.warnings))
     return list(filter(None, (*parts, _policy(rows), environment(rows), *notes)))
 
@@ -95,9 +85,9 @@ def marks(study: Study) -> list[str]:
 
 def precision(rows: Sequence[Row]) -> list[str]:
     """The weights' own precision, that of the computation, and the checkpoint's revision."""
-    weights = _list(made_of(row, "weights") for row in rows)
-    revision = _list(short(made_of(row, "revision") or "") for row in rows)
-    dtype = _list(requested(row, "dtype") for row in rows)
+    weights = listed(made_of(row, "weights") for row in rows)
+    revision = listed(short(made_of(row, "revision") or "") for row in rows)
+    dtype = listed(requested(row, "dtype") for row in rows)
     known = {"weights": weights, "computed in": dtype, "revision": revision}
     return [f"{word} {value}" for word, value in known.items() if value]
 
@@ -106,59 +96,6 @@ def fingerprint(found: Told) -> list[str]:
     """That of config and weights, where it sets tables apart."""
     told = "fingerprint" in found.told
     return [f"fingerprint {short(found.identity['fingerprint']) or 'unknown'}"] if told else []
-
-
-def _quality(rows: list[Row]) -> str:
-    protocol = [protocol_of(row) for row in rows]
-    text = _list(p.get("text") for p in protocol)
-    digest = _list(str(p["text_sha256"])[:HASH_DIGITS] for p in protocol if p.get("text_sha256"))
-    parts = [f"Quality: text {text}" + (f" (sha256 {digest})" if digest else "")]
-    parts.append(f"prefill {_list(p.get('prefill') for p in protocol)}")
-    windows, score = (_list(p.get(name) for p in protocol) for name in ("windows", "score"))
-    scored = [row["quality"] for row in rows if row.get("quality")]
-    intervals = any(not missing(section.get("kl_low")) for section in scored)
-    few = ", too few to rank formats by" if scored and not intervals else ""
-    parts.append(f"{windows} {'window' if windows == '1' else 'windows'} of {score} scored tokens{few}")
-    if bos := _list(p.get("bos") for p in protocol):
-        parts.append(BOS.get(bos, f"BOS {bos}"))
-    if preset := _list(p.get("preset") for p in protocol):
-        parts.append(f"protocol {preset}")
-    against = "KL and ΔNLL against the exact cache" + ", intervals over windows" * intervals
-    return "; ".join([", ".join(parts), against, *_bf16_scale(rows)]) + "."
-
-
-def _bf16_scale(rows: list[Row]) -> list[str]:
-    """For a sense of relevance: what the model loses in bfloat16, by context where that differs."""
-    found: dict[str, list[Any]] = {}
-    for row in rows:
-        if (scale := (row.get("quality") or {}).get("scale_bf16_kl")) is not None:
-            found.setdefault(compact(scale), []).append(requested(row, "context"))
-    said = [f"{scale} at {_list(sorted(set(contexts)))}" for scale, contexts in found.items()]
-    return [f"KL of the model in bf16 {', '.join(said)}"] if said else []
-
-
-def _speed(rows: list[Row]) -> str:
-    protocol = [protocol_of(row) for row in rows]
-    rounds, block = (_list(p.get(name) for p in protocol) for name in ("rounds", "block"))
-    engines = _list((row.get("effective") or {}).get("engine") for row in rows if not is_baseline(row))
-    parts = [f"Speed: {rounds} rounds of {block} decode steps interleaved with DynamicCache, medians"]
-    parts.append(f"cache filled {_list(FILLS.get(str(p.get('fill')), p.get('fill')) for p in protocol)}")
-    threads = _list(_threads(row) for row in rows)
-    parts.append(f"{threads} thread" + ("" if threads == "1" else "s"))
-    if engines:
-        parts.append(f"engine {engines}")
-    several = len({requested(row, "context") for row in rows}) > 1
-    return ", ".join(parts) + "." + f" {WITHIN}" * several
-
-
-def _threads(row: Row) -> Any:
-    return protocol_of(row).get("threads") or (row.get("provenance") or {}).get("threads")
-
-
-def _memory(rows: list[Row]) -> str:
-    counters = _list((row.get("memory") or {}).get("counter") for row in rows)
-    peaks = f" (peaks by {counters})" if counters else ""
-    return f"Memory: bytes the cache holds, each cell in a fresh process{peaks}; ratios to a 16-bit cache."
 
 
 def _policy(rows: list[Row]) -> str:
@@ -188,13 +125,7 @@ def _is_packed(row: Row) -> bool:
 def environment(rows: Iterable[Row]) -> str:
     """Machine and versions of rows, empty where none says."""
     provenance = [row["provenance"] for row in rows if row.get("provenance")]
-    machines = _list(machine_words(made.get("machine") or {}) for made in provenance)
-    versions = ((name, _list(made.get(name) for made in provenance)) for name in PACKAGES)
+    machines = listed(machine_words(made.get("machine") or {}) for made in provenance)
+    versions = ((name, listed(made.get(name) for made in provenance)) for name in PACKAGES)
     software = ", ".join(f"{name} {version}" for name, version in versions if version)
     return f"Machine: {'; '.join(filter(None, (machines, software)))}." if machines else ""
-
-
-def _list(values: Iterable[Any]) -> str:
-    distinct = list(dict.fromkeys(str(value) for value in values if value not in (None, "")))
-    shown = ", ".join(distinct[:LISTED])
-    return shown + (", …" if len(distinct) > LISTED else "")

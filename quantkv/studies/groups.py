@@ -1,4 +1,4 @@
-"""Rows of retrieval or generation that may stand in one table: of one model and one protocol."""
+"""Rows of a kind with a table of its own that may stand in one: of one model and one protocol."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantkv.drawing.style import rank
+from quantkv.studies.kind import reported
 from quantkv.studies.study import by_weights
 from quantkv.wording.parts import Parts, said, subject_of, title, told_of_each
 
 Row = Mapping[str, Any]
-KINDS = ("retrieval", "generation")
-PARTS = {"retrieval": "task", "generation": "mode"}
-OF_A_MODE = ("temperature", "top_p")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of one kind in the order of a table: task or mode, context, format, seed.
+    """Rows of one kind in the order of a table: part (such as a task), context, format, seed.
 
     ``title`` is the model, with those of dtype, weights and protocol that other groups of the kind do not
     share; ``told`` are the names of these.
@@ -72,12 +70,13 @@ def groups(rows: Iterable[Row], kind: str) -> list[Group]:
 
 def part_of(row: Row) -> str:
     """The task of a retrieval row, the mode of a generation row."""
-    return str(row["protocol"].get(PARTS[row["kind"]], ""))
+    return str((row.get("protocol") or {}).get(reported(row["kind"]).part, ""))
 
 
 def _shared(row: Row) -> dict[str, Any]:
-    """The protocol without what differs between the tasks or modes of one table."""
-    own = (PARTS[row["kind"]], *OF_A_MODE)
+    """The protocol without what differs between the lines of one table."""
+    kind = reported(row["kind"])
+    own = (kind.part, *kind.varying)
     return {name: value for name, value in row["protocol"].items() if name not in own}
 
 

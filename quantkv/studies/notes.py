@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantkv.studies.study import CAUTION_KL, FLAG_SEPARATOR, KINDS, UNFIT_KL
+from quantkv.studies.kind import studied
+from quantkv.studies.study import CAUTION_KL, FLAG_SEPARATOR, UNFIT_KL
 from quantkv.wording.numbers import missing
 
 Record = Mapping[str, Any]
@@ -41,7 +42,7 @@ def quality_flags(record: Record) -> list[str]:
 def failures(record: Record) -> list[str]:
     """``memory failed: out of memory`` for each kind of cell without numbers; long reasons are cut."""
     found = []
-    for kind in KINDS:
+    for kind in studied():
         status, reason = record[f"{kind}_status"], record[f"{kind}_reason"]
         if not missing(status) and status != "ok":
             found.append(f"{kind} {status}" + ("" if missing(reason) else f": {_shortened(str(reason))}"))

@@ -1,6 +1,6 @@
 """From result rows to studies: what was measured of one model under one protocol, per format and context.
 
-The three kinds of cell are measured apart and meet here, by spec, context and seed. Rows that may not be
+Kinds of cell are measured apart and meet here, by spec, context and seed. Rows that may not be
 compared (another model, text, prefill, machine, metric version) never meet: they become studies of their own,
 or are left out with a note.
 """
@@ -12,12 +12,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from quantkv.drawing.style import BASELINE, rank
 from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL
+from quantkv.studies.kind import reported, studied
 from quantkv.wording.numbers import missing
 from quantkv.wording.parts import (
     SEPARATOR,
@@ -35,43 +37,24 @@ Row = Mapping[str, Any]
 Record = dict[str, Any]
 Conditions = tuple[str, str, str]
 
-KINDS = ("quality", "speed", "memory")
 FLAG_SEPARATOR = "; "
 OTHER_WEIGHTS = "other weights were measured under this name too: {own} here, {others} in tables of their own"
 
 IDENTITY = (
     "model", "revision", "weights", "dtype", "attn", "batch", "label", "format", "spec", "context", "seed",
 )  # fmt: skip
-METRICS: dict[str, tuple[str, ...]] = {
-    "quality": (
-        "nll", "nll_ref", "perplexity", "perplexity_ref", "ppl_ratio",
-        "delta_nll", "delta_nll_low", "delta_nll_high",
-        "kl_mean", "kl_low", "kl_high", "kl_median", "kl_max", "kl_p99",
-        "top1_agreement", "top5_agreement", "packed_read_fraction", "floor_path_kl", "scale_bf16_kl",
-        "tokens_scored",
-        "bits_packed", "bits_cache", "bits_cache_16", "cache_bytes",
-    ),
-    "speed": (
-        "prefill_tokens_per_s", "time_to_first_token_ms",
-        "decode_ms_median", "decode_ms_p10", "decode_ms_p90", "decode_tokens_per_s",
-        "ratio_to_baseline", "ratio_low", "ratio_high", "baseline_ms_median", "prefill_ratio_to_baseline",
-        "bandwidth_gb_s", "bandwidth_drift", "top1_agreement_64", "steps",
-    ),
-    "memory": (
-        "held_bytes", "used_bytes", "predicted_bytes", "prefill_peak_bytes", "decode_peak_bytes",
-        "weights_bytes", "baseline_16bit_bytes", "ratio_to_16bit",
-    ),
-}  # fmt: skip
-OUTCOME = tuple(f"{kind}_{word}" for kind in KINDS for word in ("status", "reason", "engine"))
-COLUMNS = (
-    *IDENTITY,
-    *itertools.chain(*METRICS.values()),
-    "verdict",
-    "flags",
-    "simulated",
-    "citation",
-    *OUTCOME,
-)
+
+
+@cache
+def _columns(kinds: Sequence[str]) -> tuple[str, ...]:
+    metrics = [name for kind in kinds for name in reported(kind).metrics]
+    outcome = [f"{kind}_{word}" for kind in kinds for word in ("status", "reason", "engine")]
+    return (*IDENTITY, *metrics, "verdict", "flags", "simulated", "citation", *outcome)
+
+
+def columns() -> tuple[str, ...]:
+    """Of a frame that every study has."""
+    return _columns(studied())
 
 
 @dataclass(frozen=True)
@@ -107,7 +90,8 @@ class Study:
 
 def studies(rows: Iterable[Row]) -> list[Study]:
     """The rows split into comparisons, in the order of model, batch and protocol."""
-    usable = [row for row in rows if row.get("kind") in KINDS]
+    kinds = studied()
+    usable = [row for row in rows if row.get("kind") in kinds]
     return named([study for base in _split(usable, _base) for study in _of_base(base)])
 
 
@@ -125,12 +109,12 @@ def _of_base(rows: Sequence[Row]) -> Iterator[Study]:
 def summary_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """All studies in one frame with every number in full precision."""
     frames = [_telling(study) for study in studies(rows)]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(columns()))
 
 
 def _telling(study: Study) -> pd.DataFrame:
     """With a column for each part that only some studies share, where the frame has none."""
-    names = [name for name in study.told if name not in COLUMNS]
+    names = [name for name in study.told if name not in columns()]
     return study.frame.assign(**{name.replace(".", "_"): study.identity.get(name) for name in names})
 
 
@@ -185,7 +169,7 @@ def _conditions(row: Row) -> Conditions:
     """Attention, protocol and device: equal, beside the context, in any two cells that may be compared."""
     provenance = row.get("provenance") or {}
     device = {"device": provenance.get("device")}
-    if row["kind"] == "speed":
+    if reported(row["kind"]).timed:
         device |= {"threads": provenance.get("threads"), "machine": provenance.get("machine")}
     attn = "" if is_baseline(row) else str(requested(row, "attn"))
     return attn, _canonical(protocol_of(row)), _canonical(device)
@@ -211,12 +195,12 @@ def _has_weights(row: Row, wanted: str) -> bool:
 
 
 def _protocol_groups(rows: Sequence[Row]) -> Iterator[tuple[dict[str, Conditions | None], list[Row]]]:
-    """A group per combination of the three kinds' conditions; a cell that fits several stands in each."""
+    """A group per combination of the kinds' conditions; a cell that fits several stands in each."""
     values: list[list[Conditions | None]] = []
-    for kind in KINDS:
+    for kind in studied():
         values.append([*_condition_values([row for row in rows if row["kind"] == kind])] or [None])
     for conditions in itertools.product(*values):
-        wanted = dict(zip(KINDS, conditions))
+        wanted = dict(zip(studied(), conditions))
         yield wanted, [row for row in rows if _fits(row, wanted[row["kind"]])]
 
 
@@ -278,7 +262,7 @@ def _bits(records: Iterable[Record]) -> dict[str, float]:
 def _newest_metrics(rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
     kept: list[Row] = []
     notes: list[str] = []
-    for kind in KINDS:
+    for kind in studied():
         of_kind = [row for row in rows if row["kind"] == kind]
         newest = max((_metric_version(row) for row in of_kind), default=0)
         current = [row for row in of_kind if _metric_version(row) == newest]
@@ -320,7 +304,7 @@ def labels_of(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _identity(row: Row, label: str) -> Record:
-    record: Record = dict.fromkeys(COLUMNS)
+    record: Record = dict.fromkeys(columns())
     record |= {name: requested(row, name) for name in IDENTITY if name != "label"}
     record |= {name: made_of(row, name) for name in ("revision", "weights")}
     record |= {"citation": citation(row)}
@@ -329,22 +313,23 @@ def _identity(row: Row, label: str) -> Record:
 
 def _add(record: Record, row: Row) -> None:
     kind = row["kind"]
+    own = reported(kind).metrics
     effective, values = row.get("effective") or {}, row.get(kind) or {}
     record |= {f"{kind}_status": row.get("status"), f"{kind}_reason": row.get("reason")}
     record[f"{kind}_engine"] = effective.get("engine")
     record["simulated"] = record["simulated"] or bool(effective.get("simulated"))
     record |= {name: record[name] or made_of(row, name) for name in ("revision", "weights")}
     for name, value in values.items():
-        if isinstance(value, bool | int | float | str) and (name in METRICS[kind] or name not in COLUMNS):
+        if isinstance(value, bool | int | float | str) and (name in own or name not in columns()):
             record[name] = value
     flags = [f"{kind}: {flag}" for flag in values.get("flags") or []]
     record["flags"] = FLAG_SEPARATOR.join(filter(None, (record["flags"], *flags)))
 
 
 def _frame(records: Sequence[Record]) -> pd.DataFrame:
-    extra = sorted({name for record in records for name in record} - set(COLUMNS))
-    frame = pd.DataFrame(list(records), columns=[*COLUMNS, *extra])
-    for name in itertools.chain(*METRICS.values()):
+    extra = sorted({name for record in records for name in record} - set(columns()))
+    frame = pd.DataFrame(list(records), columns=[*columns(), *extra])
+    for name in (name for kind in studied() for name in reported(kind).metrics):
         frame[name] = pd.to_numeric(frame[name])
     return frame
 

@@ -23,6 +23,7 @@ PLAIN = ("model", "dtype", "citation", "text")
 WORDS = {"fingerprint": "weights"}
 HASH = re.compile(r"(sha256:)?[0-9a-f]{40,64}")
 DIGITS = 12
+LISTED = 4
 SEPARATOR = " · "
 
 
@@ -125,3 +126,14 @@ def _is_hash(found: Iterable[Parts], name: str) -> bool:
 
 def _place(name: str) -> tuple[int, str]:
     return FIRST.index(name) if name in FIRST else len(FIRST), name
+
+
+def text_words(protocol: Mapping[str, Any]) -> str:
+    """The text that a protocol names."""
+    return f"text {protocol.get('text')} (sha256 {str(protocol.get('text_sha256'))[:DIGITS]})"
+
+
+def listed(values: Iterable[Any]) -> str:
+    """What is there, each said once; of many the first ones."""
+    distinct = list(dict.fromkeys(str(value) for value in values if value not in (None, "")))
+    return ", ".join(distinct[:LISTED]) + (", …" if len(distinct) > LISTED else "")

@@ -1,6 +1,11 @@
 """What memory says of itself."""
 
+from collections.abc import Sequence
+
 from quantkv.measurements.kind import Kind
+from quantkv.measurements.memory.columns import COLUMNS
+from quantkv.studies.kind import Changes, Row
+from quantkv.wording.parts import listed
 
 
 class MemoryKind(Kind):
@@ -10,6 +15,26 @@ class MemoryKind(Kind):
     version = 2
     of_machine = True
     alone = True
+    metrics = (
+        "held_bytes", "used_bytes", "predicted_bytes", "prefill_peak_bytes", "decode_peak_bytes",
+        "weights_bytes", "baseline_16bit_bytes", "ratio_to_16bit",
+    )  # fmt: skip
+    columns = COLUMNS
+    published = (
+        "held_bytes", "prefill_peak_bytes", "decode_peak_bytes", "ratio_to_16bit",
+    )  # fmt: skip
+
+    def caption(self, rows: Sequence[Row]) -> str:
+        counters = listed((row.get("memory") or {}).get("counter") for row in rows)
+        peaks = f" (peaks by {counters})" if counters else ""
+        return (
+            f"Memory: bytes the cache holds, each cell in a fresh process{peaks}; ratios to a 16-bit cache."
+        )
+
+    def changes(self, a: Row, b: Row) -> Changes:
+        from quantkv.measurements.memory.changes import changes
+
+        return changes(a, b)
 
 
 KIND = MemoryKind()

@@ -1,6 +1,11 @@
 """What speed says of itself."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from quantkv.measurements.kind import Kind
+from quantkv.measurements.speed.columns import COLUMNS
+from quantkv.studies.kind import Changes, Row
 
 
 class SpeedKind(Kind):
@@ -9,6 +14,33 @@ class SpeedKind(Kind):
     name = "speed"
     of_machine = True
     together = True
+    timed = True
+    metrics = (
+        "prefill_tokens_per_s", "time_to_first_token_ms", "decode_ms_median", "decode_ms_p10",
+        "decode_ms_p90", "decode_tokens_per_s", "ratio_to_baseline", "ratio_low", "ratio_high",
+        "baseline_ms_median", "prefill_ratio_to_baseline", "bandwidth_gb_s", "bandwidth_drift",
+        "top1_agreement_64", "steps",
+    )  # fmt: skip
+    columns = COLUMNS
+    published = (
+        "prefill_tokens_per_s", "time_to_first_token_ms", "decode_ms_median", "decode_tokens_per_s",
+        "ratio_to_baseline",
+    )  # fmt: skip
+
+    def caption(self, rows: Sequence[Row]) -> str:
+        from quantkv.measurements.speed.caption import caption
+
+        return caption(rows)
+
+    def remark(self, study: Any) -> str:
+        from quantkv.studies.drift import drifted
+
+        return drifted(study)
+
+    def changes(self, a: Row, b: Row) -> Changes:
+        from quantkv.measurements.speed.changes import changes
+
+        return changes(a, b)
 
 
 KIND = SpeedKind()

@@ -11,19 +11,14 @@ from typing import Any
 
 from quantkv.drawing.style import rank
 from quantkv.report.html.cells import Grid, Head, Line, TableCell, plain, whole
-from quantkv.report.html.headings import SHARE, heading
 from quantkv.report.html.index import Results, cell_of_record, rows_of_records
 from quantkv.report.html.joined import joined
 from quantkv.report.html.tasks import part
-from quantkv.studies.groups import PARTS
-from quantkv.studies.study import METRICS, Row, protocol_of, requested
-from quantkv.wording import numbers
+from quantkv.studies.headings import ends_of, heading, number_text
+from quantkv.studies.kind import reported
+from quantkv.studies.study import Row, protocol_of, requested
 from quantkv.wording.numbers import missing
 from quantkv.wording.parts import short, subject_of, told
-
-DIGITS = 3
-MEANS = {"kl": "kl_mean", "ratio": "ratio_to_baseline"}
-"""Numbers that are not named as the ends of their intervals are."""
 
 
 def grids(found: Results) -> list[Grid]:
@@ -38,8 +33,9 @@ def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
     rows = [found.rows[at] for at in numbers_of]
     identity = _identity(rows)
     metrics = {name: numeric for name, numeric in _metrics(rows, kind).items() if name not in identity}
-    ends = _ends(metrics)
-    shown = {name: numeric for name, numeric in metrics.items() if name not in _flat(ends)}
+    ends = ends_of(metrics)
+    hidden = {name for pair in ends.values() for name in pair}
+    shown = {name: numeric for name, numeric in metrics.items() if name not in hidden}
     heads = [Head("format", "", False), Head("context", "tokens", True)]
     heads += [Head(heading(name)[0], "", False) for name in identity]
     heads += [Head(*heading(name)[:2], numeric) for name, numeric in shown.items()]
@@ -49,18 +45,12 @@ def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
         context, section = int(requested(row, "context") or 0), row.get(kind) or {}
         label = found.labels[at]
         cells = [TableCell(label, label), whole(context), *(plain(own.get(name)) for name in identity)]
-        cells += [_metric(name, section, ends.get(name)) for name in shown]
+        cells += [_number(name, section, ends.get(name, ())) for name in shown]
         cells.append(_remarks(row))
         verdict = verdicts.get(at, "")
         lines.append(Line(label, found.subjects[at], context, (at,), verdict, tuple(cells)))
-    lines.sort(
-        key=lambda line: (line.model, _part(found.rows[line.rows[0]]), line.context, rank(line.format))
-    )
+    lines.sort(key=lambda line: (line.model, part(found.rows[line.rows[0]]), line.context, rank(line.format)))
     return Grid(kind, tuple(heads), tuple(lines))
-
-
-def _part(row: Row) -> str:
-    return part(row) if row["kind"] in PARTS else ""
 
 
 def _verdicts(found: Results) -> dict[int, str]:
@@ -97,7 +87,7 @@ def _identity(rows: Sequence[Row]) -> list[str]:
 def _metrics(rows: Iterable[Row], kind: str) -> dict[str, bool]:
     """Names of the single values of a kind, known ones first, and whether each is a number."""
     sections = [_scalars(row.get(kind)) for row in rows]
-    names = dict.fromkeys((*METRICS.get(kind, ()), *(name for section in sections for name in section)))
+    names = dict.fromkeys((*reported(kind).metrics, *(name for section in sections for name in section)))
     filled = {name: [s[name] for s in sections if not missing(s.get(name))] for name in names}
     return {name: not any(isinstance(v, str) for v in values) for name, values in filled.items() if values}
 
@@ -106,41 +96,8 @@ def _scalars(section: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (section or {}).items() if not isinstance(value, dict | list)}
 
 
-def _ends(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """The names of the two ends of a number's interval, by the number's own."""
-    known = dict.fromkeys(names)
-    stems = [name.removesuffix("_low") for name in known if name.endswith("_low")]
-    pairs = {MEANS.get(stem, stem): (f"{stem}_low", f"{stem}_high") for stem in stems}
-    return {name: pair for name, pair in pairs.items() if name in known and set(pair) <= set(known)}
-
-
-def _flat(ends: Mapping[str, tuple[str, str]]) -> set[str]:
-    return {name for pair in ends.values() for name in pair}
-
-
-def _metric(name: str, section: Mapping[str, Any], ends: tuple[str, str] | None) -> TableCell:
-    value: Any = section.get(name)
-    if missing(value) or isinstance(value, str | bool):
-        return plain(value)
-    _, unit, scale = heading(name)
-    if isinstance(value, int) and scale == 1:
-        return whole(value)
-    interval: list[Any] = [section.get(end) for end in ends or ()]
-    if not interval or any(map(missing, interval)):
-        return TableCell(numbers.percent(value) if unit == SHARE else _digits(value * scale), float(value))
-    return TableCell(_with_interval(name, *(scale * number for number in (value, *interval))), float(value))
-
-
-def _with_interval(name: str, value: float, low: float, high: float) -> str:
-    if name.startswith("delta_"):
-        return numbers.with_interval(value, low, high, sign=True)
-    if heading(name)[1] == SHARE:
-        return f"{value:.0f} [{low:.0f}, {high:.0f}]"
-    return numbers.compact_interval(value, low, high)
-
-
-def _digits(value: float) -> str:
-    return numbers.compact(value, DIGITS) if abs(value) < 1 else numbers.significant(value, DIGITS)
+def _number(name: str, section: Mapping[str, Any], ends: Sequence[str]) -> TableCell:
+    return TableCell(number_text(name, section, ends), plain(section.get(name)).sort)
 
 
 def _remarks(row: Row) -> TableCell:

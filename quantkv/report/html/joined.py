@@ -6,34 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quantkv.report.behaviour_columns import COLUMNS as OF_TASKS
 from quantkv.report.html.cells import NOTHING, Grid, Head, Line, TableCell, whole
 from quantkv.report.html.index import Results, cell_of, cell_of_record, number, rows_of_records
 from quantkv.report.html.tasks import part, task_rows
-from quantkv.studies.columns import Column, shown_columns
+from quantkv.studies.column import Column, KindColumn
+from quantkv.studies.columns import printed_columns
+from quantkv.studies.kind import reported, tabled
 from quantkv.studies.notes import VERDICT_MARKS, notes
 from quantkv.studies.study import Record, requested
 from quantkv.wording.numbers import DASH
 from quantkv.wording.parts import subject_of
 
 JOINED = "all kinds"
-VALUES = {
-    "bits": "bits_packed",
-    "memory": "held_bytes",
-    "memory_ratio": "ratio_to_16bit",
-    "decode": "decode_ms_median",
-    "ratio": "ratio_to_baseline",
-    "rate": "decode_tokens_per_s",
-    "published": "perplexity",
-    "ppl": "ppl_ratio",
-    "delta": "delta_nll",
-    "kl": "kl_mean",
-    "top1": "top1_agreement",
-    "top5": "top5_agreement",
-}
-"""What a column of ``report.columns`` is sorted by, where its name is not that of the number."""
-OF_A_TASK = {"retrieval": "exact_match", "generation": "kl_mean"}
-"""The number of a task that stands in its column, as the first column of its own table shows it."""
 Task = tuple[str, str]
 Tasks = dict[tuple[Any, ...], dict[Task, int]]
 """By spec, context and seed: the row of each task."""
@@ -45,8 +29,8 @@ class _Shape:
     def __init__(self, found: Results) -> None:
         records = [record for study in found.studies for record in study.records()]
         batched = any(study.batch > 1 for study in found.studies)
-        self.columns = [column for column in shown_columns(records) if column.name != "rate" or batched]
-        rows = [row for kind in OF_A_TASK for row in found.rows if row["kind"] == kind]
+        self.columns = printed_columns(records, batched=batched)
+        rows = [row for kind in tabled() for row in found.rows if row["kind"] == kind]
         self.tasks: list[Task] = list(dict.fromkeys(sorted((str(row["kind"]), part(row)) for row in rows)))
         self.studies = len(found.studies) > 1
         seeds = {record["seed"] for record in records} | {requested(row, "seed") for row in rows}
@@ -57,13 +41,13 @@ class _Shape:
         heads += [Head("study", "", False)] * self.studies
         heads += [Head("seed", "", True)] * self.seeds
         heads += [Head(column.header, column.unit, True) for column in self.columns]
-        heads += [Head(name, OF_TASKS[kind][0].short, True) for kind, name in self.tasks]
+        heads += [Head(name, _leading(kind).short, True) for kind, name in self.tasks]
         return (*heads, Head("notes", "", False))
 
 
 def joined(found: Results) -> Grid:
     shape, lines = _Shape(found), list[Line]()
-    alone = set(found.of_kind("retrieval")) | set(found.of_kind("generation"))
+    alone = {at for kind in tabled() for at in found.of_kind(kind)}
     for study in found.studies:
         sources, asked = rows_of_records(study, found.rows), task_rows(study, found)
         alone -= {at for at in asked if cell_of(found.rows[at]) in sources}
@@ -122,9 +106,12 @@ def _start(shape: _Shape, text: str, label: str, asked: Mapping[str, Any], study
 
 
 def _cell(column: Column, record: Record) -> TableCell:
-    text = (column.short if column.name == "delta" else column.text)(record)
-    name = VALUES.get(column.name, column.name)
-    return TableCell(text, number(record[name]) if name in record else number(column.badness(record)))
+    return TableCell(column.printed(record), number(record[column.value]))
+
+
+def _leading(kind: str) -> KindColumn:
+    """What stands for a kind's own table: its first column."""
+    return reported(kind).table()[0]
 
 
 def _task(at: int | None, found: Results) -> TableCell:
@@ -132,9 +119,9 @@ def _task(at: int | None, found: Results) -> TableCell:
         return NOTHING
     row = found.rows[at]
     kind, section = str(row["kind"]), row.get(str(row["kind"])) or {}
-    if (value := number(section.get(OF_A_TASK[kind]))) is None:
+    if (value := number(section.get(_leading(kind).value))) is None:
         return TableCell(DASH if row.get("status") == "ok" else str(row.get("status")), None)
-    return TableCell(OF_TASKS[kind][0].text(section), value)
+    return TableCell(_leading(kind).text(section), value)
 
 
 def _of_tasks(own: Mapping[Task, int], found: Results) -> Iterator[str]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quantkv.drawing.style import BASELINE
-from quantkv.studies.captions import HASH_DIGITS
 from quantkv.studies.study import Record, Row, Study, citation, made_of, protocol_of
 from quantkv.wording.numbers import missing
+from quantkv.wording.parts import DIGITS
 
 NAMES = {"quality": "scored", "speed": "timed", "memory": "weighed"}
 NO_INTERVAL_BELOW = 8
@@ -27,7 +27,7 @@ def limits(study: Study, kinds: Iterable[str]) -> list[str]:
 
 def _texts(study: Study) -> list[str]:
     protocols = [protocol_of(row) for row in _measured(study, "quality")]
-    texts = sorted({(str(p.get("text")), str(p.get("text_sha256") or "")[:HASH_DIGITS]) for p in protocols})
+    texts = sorted({(str(p.get("text")), str(p.get("text_sha256") or "")[:DIGITS]) for p in protocols})
     said = ", ".join(f"{text} (sha256 {digest})" if digest else text for text, digest in texts)
     return [
         f"Quality is that of one model on {said}: the same format can damage another model or text."

@@ -9,7 +9,8 @@ from typing import Any
 
 from quantkv.report.html.index import Results, number
 from quantkv.report.html.titles import against
-from quantkv.studies.groups import KINDS, PARTS, part_of
+from quantkv.studies.groups import part_of
+from quantkv.studies.kind import reported, tabled
 from quantkv.studies.study import Row, Study, citation, requested
 from quantkv.wording.numbers import percent
 from quantkv.wording.parts import fingerprint_of
@@ -26,7 +27,7 @@ def task_rows(study: Study, found: Results) -> list[int]:
     if citation(study.rows[0]):
         return []
     asked, weights = _asked(study.rows[0]), study.identity["fingerprint"]
-    numbers = [at for kind in KINDS for at in found.of_kind(kind)]
+    numbers = [at for kind in tabled() for at in found.of_kind(kind)]
     own = [at for at in numbers if _asked(found.rows[at]) == asked]
     return [at for at in own if not weights or fingerprint_of(found.rows[at]) in ("", weights)]
 
@@ -37,8 +38,8 @@ def _asked(row: Row) -> list[Any]:
 
 def part(row: Row) -> str:
     """The task of a retrieval row, the mode of a generation row."""
-    kind = str(row["kind"])
-    return str((row.get(kind) or {}).get(PARTS[kind]) or part_of(row))
+    kind = reported(row["kind"])
+    return str((row.get(kind.name) or {}).get(kind.part) or part_of(row))
 
 
 def task_charts(study: Study, found: Results) -> list[Payload]:

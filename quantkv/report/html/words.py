@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantkv.drawing.style import BASELINE
-from quantkv.studies.columns import MIB, competes, reference_mark
+from quantkv.measurements.memory.columns import MIB
+from quantkv.studies.column import reference_mark
+from quantkv.studies.columns import competes
 from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Record, Study
 from quantkv.wording import numbers
 from quantkv.wording.numbers import missing

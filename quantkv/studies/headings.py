@@ -1,9 +1,17 @@
-"""From the name of a number in a row, which ends in its unit, to words for the head of a column."""
+"""A number of a row by its name alone, which ends in its unit: the head of its column, and its text."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from quantkv.wording import numbers
+from quantkv.wording.numbers import DASH, missing
+
+DIGITS = 3
+MEANS = {"kl": "kl_mean", "ratio": "ratio_to_baseline"}
+"""Numbers that are not named as the ends of their intervals are."""
 MIB = 2.0**-20
 SHARE = "%"
 UNITS = (
@@ -56,3 +64,37 @@ def heading(name: str) -> tuple[str, str, float]:
 
 def _words(name: str) -> str:
     return LABELS.get(name) or " ".join(WORDS.get(word, word) for word in name.split("_"))
+
+
+def ends_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """The names of the two ends of a number's interval, by the number's own."""
+    known = dict.fromkeys(names)
+    stems = [name.removesuffix("_low") for name in known if name.endswith("_low")]
+    pairs = {MEANS.get(stem, stem): (f"{stem}_low", f"{stem}_high") for stem in stems}
+    return {name: pair for name, pair in pairs.items() if name in known and set(pair) <= set(known)}
+
+
+def number_text(name: str, section: Mapping[str, Any], ends: Sequence[str] = ()) -> str:
+    """The number as text, with its interval where that is known."""
+    value: Any = section.get(name)
+    if missing(value) or isinstance(value, str | bool):
+        return DASH if missing(value) else {True: "yes", False: "no"}.get(value, str(value))
+    _, unit, scale = heading(name)
+    if isinstance(value, int) and scale == 1:
+        return str(value)
+    interval: list[Any] = [section.get(end) for end in ends]
+    if not interval or any(map(missing, interval)):
+        return numbers.percent(value) if unit == SHARE else _digits(value * scale)
+    return _with_interval(name, *(scale * number for number in (value, *interval)))
+
+
+def _with_interval(name: str, value: float, low: float, high: float) -> str:
+    if name.startswith("delta_"):
+        return numbers.with_interval(value, low, high, sign=True)
+    if heading(name)[1] == SHARE:
+        return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return numbers.compact_interval(value, low, high)
+
+
+def _digits(value: float) -> str:
+    return numbers.compact(value, DIGITS) if abs(value) < 1 else numbers.significant(value, DIGITS)

@@ -1,0 +1,58 @@
+"""The table of retrieval: a line per task, context and format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantkv.instruments.proportions import SIGNIFICANT
+from quantkv.studies.column import KindColumn, Record, Text, percent
+from quantkv.studies.study import Row, protocol_of
+from quantkv.wording import numbers
+from quantkv.wording.parts import text_words
+
+
+def _share(which: str) -> Text:
+    """A share of right answers and its interval, in percent."""
+
+    def text(section: Record) -> str:
+        value, low, high = (100 * section[f"exact_match{which}{end}"] for end in ("", "_low", "_high"))
+        return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+
+    return text
+
+
+def _log_prob(section: Record) -> str:
+    interval = (section[f"delta_log_prob{end}"] for end in ("", "_low", "_high"))
+    return numbers.with_interval(*interval, sign=True, default=3)
+
+
+def _p_value(section: Record) -> str:
+    return numbers.compact(section["p_value"]) if section["conclusive"] else numbers.DASH
+
+
+def _verdict(section: Record) -> str:
+    """So few questions that no answers to them could differ for sure show no equality either."""
+    if section["conclusive"] and 2 * 0.5 ** section["n"] >= SIGNIFICANT:
+        return "too few questions"
+    return str(section["verdict"] or "inconclusive")
+
+
+COLUMNS = (
+    KindColumn("right (%)", "right %", _share(""), "exact_match"),
+    KindColumn("exact cache (%)", "exact %", _share("_ref")),
+    KindColumn("p", "p", _p_value),
+    KindColumn("Δ log-prob (nats/answer)", "Δlogp", _log_prob),
+    KindColumn("packed reads (%)", "packed %", percent("packed_read_fraction")),
+    KindColumn("verdict", "verdict", _verdict),
+)
+
+
+def caption(rows: Sequence[Row]) -> str:
+    said = protocol_of(rows[0])
+    depths = ", ".join(f"{depth:g}" for depth in said.get("depths") or [])
+    return (
+        f"{said.get('samples')} questions at each depth of {depths}, filler {text_words(said)}; contexts "
+        "prefilled exactly and packed, the question reads them packed, nothing asked for lies in the last "
+        f"{said.get('tail')} tokens; right: greedy decoding gives the whole answer, with Wilson 95 % "
+        "intervals; p: exact paired test against the exact cache on the same questions."
+    )
