@@ -196,9 +196,14 @@ def _exact_layers(cache: Any) -> str:
 
 def _kind(layer: LayerShape) -> str:
     """What a layer caches, in words: `full attention`, `window of 512`, `window of 512 + fixed state`."""
-    parts = [] if layer.key is None else [f"window of {layer.window}" if layer.window else "full attention"]
-    parts += ["indexer"] if layer.extra else []
-    return " + ".join(parts + (["fixed state"] if layer.states else [])) or "nothing"
+    parts = []
+    if layer.key is not None:
+        parts.append(f"window of {layer.window}" if layer.window else "full attention")
+    if layer.extra:
+        parts.append("indexer")
+    if layer.states:
+        parts.append("fixed state")
+    return " + ".join(parts) or "nothing"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -211,12 +216,9 @@ def _formats(formats: Iterable[str | CacheSpec] | None) -> list[CacheSpec | None
     """The plain cache first, then every format once."""
     found: dict[str, CacheSpec] = {}
     for given in [PRESETS] if formats is None else distinct("formats", formats, "['int4-head']"):
-        parsed = (
-            presets().values()
-            if given == PRESETS
-            else [given if isinstance(given, CacheSpec) else parse_format(given)]
-        )
-        found |= {str(spec): spec for spec in parsed if str(spec) not in found}
+        wanted = presets().values() if given == PRESETS else [given]
+        for spec in (each if isinstance(each, CacheSpec) else parse_format(each) for each in wanted):
+            found.setdefault(str(spec), spec)
     return [None, *found.values()]
 
 

@@ -141,12 +141,11 @@ def _compressed(settings: Settings) -> Scheme | None:
     bits, size = groups[0]["num_bits"], groups[0].get("group_size") or WHOLE
     blocks = {"tensor": (WHOLE, WHOLE), "channel": (1, WHOLE), "block": groups[0].get("block_structure")}
     block = blocks.get(groups[0].get("strategy"), (1, size))
+    if not block:
+        return None
     scale = 8 if "fp4" in str(settings.get("format")) else 16
-    return (
-        Scheme(bits, scale + (0 if groups[0].get("symmetric", True) else bits), tuple(block))
-        if block
-        else None
-    )
+    zero = 0 if groups[0].get("symmetric", True) else bits
+    return Scheme(bits, scale + zero, tuple(block))
 
 
 def _torchao(settings: Settings) -> Scheme | None:

@@ -62,15 +62,20 @@ def with_interval(
 
 def exact(metric: str, unit: str, a: int, b: int) -> Change:
     """Numbers without any error, of which more is worse."""
-    verdict = SAME if a == b else WORSE if b > a else BETTER
+    moved = WORSE if b > a else BETTER
+    verdict = SAME if a == b else moved
     return Change(metric=metric, unit=unit, a=a, b=b, change=b - a, how="exact", verdict=verdict)
 
 
 def tested(metric: str, unit: str, a: float, b: float, right: Sequence[Sequence[bool]]) -> Change:
     """A share of right answers, of which more is better, judged by an exact test of the same samples."""
     p_value = paired_p_value(right[1], right[0])
-    verdict = UNCLEAR if p_value >= SIGNIFICANT else WORSE if b < a else BETTER
-    verdict = SAME if list(right[0]) == list(right[1]) else verdict
+    if list(right[0]) == list(right[1]):
+        verdict = SAME
+    elif p_value >= SIGNIFICANT:
+        verdict = UNCLEAR
+    else:
+        verdict = WORSE if b < a else BETTER
     how = f"paired exact test over {len(right[0])} samples, p = {p_value:.2g}"
     return Change(metric=metric, unit=unit, a=a, b=b, change=b - a, how=how, verdict=verdict)
 

@@ -298,7 +298,10 @@ def labels_of(rows: Sequence[Row]) -> dict[str, str]:
     labels = {}
     for spec, names in typed.items():
         name = min(names, key=lambda name: (len(name), name))
-        name = BASELINE if "dynamic" in (name, spec) else name if len(specs[name]) == 1 else spec
+        if "dynamic" in (name, spec):
+            name = BASELINE
+        elif len(specs[name]) != 1:
+            name = spec
         labels[spec] = name + marks.get(spec, "")
     return labels
 

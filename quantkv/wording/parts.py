@@ -105,7 +105,9 @@ def said(value: Any) -> str:
     """A setting as a part: lists and machines in words."""
     if isinstance(value, list):
         return ", ".join(map(said, value))
-    return machine_words(value) or str(value) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return machine_words(value) or str(value)
+    return str(value)
 
 
 def machine_words(machine: Mapping[str, Any]) -> str:
