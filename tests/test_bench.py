@@ -20,12 +20,13 @@ from quantkv.bench.decode import add_growth, bench_decode
 from quantkv.bench.encode import bench_encode
 from quantkv.bench.machine import MachineLimits, Rates
 from quantkv.bench.report import as_json
-from quantkv.bench.rounds import Arm, ratios, take_turns, timed_row
+from quantkv.bench.rounds import Arm, take_turns, timed_row
 from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSettings
 from quantkv.bench.updates import LEAST_STEPS, clocked_updates, update_steps
 from quantkv.bench.work import ModelWork
 from quantkv.commands.cli import app
 from quantkv.cores import cores
+from quantkv.instruments.statistics import ratios
 from quantkv.models import random_model
 from quantkv.peers import versions, worker
 from quantkv.spec import parse_spec

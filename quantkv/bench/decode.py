@@ -16,7 +16,7 @@ import torch
 from quantkv.arms.arm import BASELINE, failure
 from quantkv.bench.machine import Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Progress, add_limit, quiet, ratios, refused, spread
+from quantkv.bench.rounds import Progress, add_limit, quiet, refused
 from quantkv.bench.settings import DecodeSettings
 from quantkv.bench.stock import stock_lanes
 from quantkv.bench.updates import update_share, update_steps
@@ -24,6 +24,7 @@ from quantkv.bench.work import ModelWork, cache_bytes
 from quantkv.errors import QuantKVError, first_line
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
+from quantkv.instruments.statistics import ratios, spread
 from quantkv.instruments.windows import feed_tokens
 from quantkv.measurements.speed.run import Lane, Race
 from quantkv.measurements.speed.section import speed_section

@@ -14,9 +14,8 @@ import torch
 from quantkv.bench.machine import MachineLimits
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
-from quantkv.instruments.statistics import median_interval
+from quantkv.instruments.statistics import Numbers, ratios, spread
 
-Numbers = dict[str, float | None]
 Progress = Callable[[str], None]
 """Told, in a few words, what is measured now."""
 
@@ -80,21 +79,6 @@ def take_turns(
                     seconds = arm.sample()
                 if index:
                     arm.seconds.append(seconds)
-
-
-def spread(values: Sequence[float]) -> Numbers:
-    """Median and the 10th and 90th percentile."""
-    if not values:
-        return dict.fromkeys(("median", "p10", "p90"))
-    p10, median, p90 = (float(q) for q in np.quantile(values, [0.1, 0.5, 0.9]))
-    return {"median": median, "p10": p10, "p90": p90}
-
-
-def ratios(top: Sequence[float | None], bottom: Sequence[float | None]) -> Numbers:
-    """`top / bottom` round by round: the median, percentiles, and the 95 % interval of the median."""
-    found = [a / b for a, b in zip(top, bottom) if a is not None and b]
-    low, high = median_interval(found)
-    return spread(found) | {"low": low, "high": high}
 
 
 def faster(arm: Arm, other: Arm | None) -> Numbers | None:

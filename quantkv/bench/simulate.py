@@ -15,12 +15,13 @@ from torch import Tensor
 
 from quantkv.bench.machine import MachineLimits, Probe
 from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, quiet, ratios, refused, take_turns, timed_row
+from quantkv.bench.rounds import Arm, Progress, quiet, refused, take_turns, timed_row
 from quantkv.bench.settings import SimulateSettings
 from quantkv.bench.work import ModelWork
 from quantkv.decode_exact.simulate import simulate
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
+from quantkv.instruments.statistics import ratios
 from quantkv.measurements.memory import peaks
 from quantkv.spec.specs import CacheSpec
 

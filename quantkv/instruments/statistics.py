@@ -17,6 +17,7 @@ RESAMPLES = 10_000
 TAIL = 0.025
 
 Interval = tuple[float, float] | tuple[None, None]
+Numbers = dict[str, float | None]
 
 
 def ratio(sums: ArrayLike, counts: ArrayLike) -> float:
@@ -72,6 +73,21 @@ def median_interval(values: Sequence[float]) -> Interval:
     ordered = sorted(values)
     drop = int(stats.binom.ppf(TAIL, len(ordered), 0.5)) if ordered else 0
     return (ordered[drop - 1], ordered[-drop]) if drop else (None, None)
+
+
+def spread(values: Sequence[float]) -> Numbers:
+    """Median and the 10th and 90th percentile."""
+    if not values:
+        return dict.fromkeys(("median", "p10", "p90"))
+    p10, p90 = np.quantile(values, [0.1, 0.9])
+    return {"median": float(np.median(values)), "p10": float(p10), "p90": float(p90)}
+
+
+def ratios(top: Sequence[float | None], bottom: Sequence[float | None]) -> Numbers:
+    """`top / bottom` round by round: the median, percentiles, and the 95 % interval of the median."""
+    found = [a / b for a, b in zip(top, bottom) if a is not None and b]
+    low, high = median_interval(found)
+    return spread(found) | {"low": low, "high": high}
 
 
 def percentile_99(values: ArrayLike) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from quantkv.instruments.statistics import median_interval
+from quantkv.instruments.statistics import ratios, spread
 from quantkv.instruments.verdict import MAX_DRIFT
 
 MIN_ROUNDS = 10
@@ -61,39 +62,32 @@ def speed_section(
     engine: str,
     fill: str,
 ) -> dict[str, Any]:
-    steps, steps_baseline = lane.steps_ms, baseline.steps_ms
-    prefill, prefill_baseline = _median(lane.prefill), _median(baseline.prefill)
+    ms, ratio = spread(lane.steps_ms), ratios(lane.rounds_ms, baseline.rounds_ms)
+    prefill, prefill_baseline = spread(lane.prefill)["median"], spread(baseline.prefill)["median"]
+    first_token = spread(lane.first_token)["median"]
     section: dict[str, Any] = {
         "prefill_tokens_per_s": batch * context / prefill if prefill else None,
-        "time_to_first_token_ms": _scaled(_median(lane.first_token), 1000),
-        "decode_ms_median": _median(steps),
-        "decode_ms_p10": _quantile(steps, 0.1),
-        "decode_ms_p90": _quantile(steps, 0.9),
-        "decode_tokens_per_s": 1000 * batch / float(np.median(steps)) if len(steps) > 1 else None,
-        **_ratios(lane, baseline),
-        "baseline_ms_median": _median(steps_baseline),
+        "time_to_first_token_ms": None if first_token is None else first_token * 1000,
+        "decode_ms_median": ms["median"],
+        "decode_ms_p10": ms["p10"],
+        "decode_ms_p90": ms["p90"],
+        "decode_tokens_per_s": 1000 * batch / ms["median"]
+        if ms["median"] and len(lane.steps_ms) > 1
+        else None,
+        "ratio_to_baseline": ratio["median"],
+        "ratio_low": ratio["low"],
+        "ratio_high": ratio["high"],
+        "ratio_p10": ratio["p10"],
+        "ratio_p90": ratio["p90"],
+        "baseline_ms_median": spread(baseline.steps_ms)["median"],
         "prefill_ratio_to_baseline": prefill / prefill_baseline if prefill and prefill_baseline else None,
         "first_step_ratio": lane.first_step_ratio,
         "bandwidth_gb_s": (bandwidth.before + bandwidth.after) / 2,
         "bandwidth_drift": bandwidth.drift,
         "top1_agreement_64": top1_agreement(lane.predicted, baseline.predicted),
-        "steps": len(steps),
+        "steps": len(lane.steps_ms),
     }
-    return section | {"flags": _flags(section, len(lane.rounds), engine, fill)}
-
-
-def _ratios(lane: Timings, baseline: Timings) -> dict[str, float | None]:
-    """Arm over baseline, round by round: the median, its 95 % interval, and the 10th and 90th percentile."""
-    pairs = zip(lane.rounds_ms, baseline.rounds_ms)
-    ratios = [arm / other for arm, other in pairs if arm is not None and other]
-    low, high = median_interval(ratios)
-    return {
-        "ratio_to_baseline": _median(ratios),
-        "ratio_low": low,
-        "ratio_high": high,
-        "ratio_p10": _quantile(ratios, 0.1),
-        "ratio_p90": _quantile(ratios, 0.9),
-    }
+    return section | {"flags": list(_flags(section, len(lane.rounds), engine, fill))}
 
 
 def top1_agreement(predicted: list[list[int]], reference: list[list[int]]) -> float | None:
@@ -104,24 +98,17 @@ def top1_agreement(predicted: list[list[int]], reference: list[list[int]]) -> fl
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
 
-def _flags(section: dict[str, Any], rounds: int, engine: str, fill: str) -> list[str]:
-    flags = [f"{engine} engine: no speed claim"] if engine == "reference" else []
-    flags += [f"only {rounds} rounds" if rounds != 1 else "only 1 round"] if rounds < MIN_ROUNDS else []
-    drift, first = section["bandwidth_drift"], section["first_step_ratio"]
-    flags += [f"memory bandwidth drifted by {drift:+.0%}"] if abs(drift) > MAX_DRIFT else []
-    flags += [f"first step took {first:.1f} times the median"] if first and first > MAX_FIRST_STEP else []
-    agreement = section["top1_agreement_64"]
-    bad = fill == "prefill" and agreement is not None and agreement < LOW_TOP1
-    return flags + ([f"top-1 agreement with the baseline only {agreement:.0%}"] if bad else [])
-
-
-def _median(values: list[float]) -> float | None:
-    return float(np.median(values)) if values else None
-
-
-def _quantile(values: list[float], q: float) -> float | None:
-    return float(np.quantile(values, q)) if values else None
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
+def _flags(section: dict[str, Any], rounds: int, engine: str, fill: str) -> Iterator[str]:
+    drift, first, agreement = (
+        section[name] for name in ("bandwidth_drift", "first_step_ratio", "top1_agreement_64")
+    )
+    if engine == "reference":
+        yield f"{engine} engine: no speed claim"
+    if rounds < MIN_ROUNDS:
+        yield "only 1 round" if rounds == 1 else f"only {rounds} rounds"
+    if abs(drift) > MAX_DRIFT:
+        yield f"memory bandwidth drifted by {drift:+.0%}"
+    if first and first > MAX_FIRST_STEP:
+        yield f"first step took {first:.1f} times the median"
+    if fill == "prefill" and agreement is not None and agreement < LOW_TOP1:
+        yield f"top-1 agreement with the baseline only {agreement:.0%}"
