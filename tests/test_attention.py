@@ -12,8 +12,7 @@ from stores import CPU, feed, new_store
 from torch import Tensor
 
 from quantkv import QuantKVError, parse_spec
-from quantkv.attention import KVHandle, attend
-from quantkv.cache.hooks import PlainReadable
+from quantkv.attention import AttentionOptions, KVHandle, PlainReadable, attend
 from quantkv.policy import Window
 from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 
@@ -38,7 +37,7 @@ class CachedLayer:
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs `[T, 2]` of the new tokens `x`, attending to everything before them."""
         views = [s.append((x @ w)[None, None]) for s, w in zip(self.stores, (W_K, W_V))]
-        return attend((x @ W_Q)[None, None], *views, causal=True, scaling=1.0)[0, 0]
+        return attend((x @ W_Q)[None, None], *views, AttentionOptions(causal=True, scaling=1.0))[0, 0]
 
 
 def recomputed(x: Tensor) -> Tensor:
@@ -118,7 +117,8 @@ def test_engine_equals_the_definition(
     q = torch.randn(2, heads[0], length, 16)
     k, v = torch.randn(2, heads[1], 40, 16), torch.randn(2, heads[1], 40, 24)
     logits = torch.randn(heads[0]) if sinks else None
-    out = attend(q, PlainReadable(k), PlainReadable(v), causal=True, softcap=softcap, sink_logits=logits)
+    options = AttentionOptions(causal=True, softcap=softcap, sink_logits=logits)
+    out = attend(q, PlainReadable(k), PlainReadable(v), options)
     allowed = causal_mask(length, 40).expand(2, heads[0], -1, -1)
     assert out.shape == (2, heads[0], length, 24) and out.dtype == q.dtype
     assert torch.allclose(out.double(), naive(q, k, v, allowed, 0.25, softcap, logits), atol=1e-5)
@@ -133,7 +133,21 @@ def test_masks_boolean_and_additive(heads_in_mask: int) -> None:
     expected = naive(q, k, v, additive.expand(2, 4, 7, 40), 0.3, None, None)
     assert not expected[0, :, 3].any()
     for mask in (visible, additive):
-        out = attend(q, PlainReadable(k), PlainReadable(v), mask=mask, scaling=0.3)
+        out = attend(q, PlainReadable(k), PlainReadable(v), AttentionOptions(mask, scaling=0.3))
+        assert torch.allclose(out.double(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("queries_in_mask", [1, 150])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_long_call_keeps_its_mask_and_causality(queries_in_mask: int, causal: bool) -> None:
+    """More queries than are taken at a time."""
+    q, k, v = torch.randn(1, 2, 150, 8), torch.randn(1, 1, 160, 8), torch.randn(1, 1, 160, 8)
+    visible = torch.rand(1, 1, queries_in_mask, 160) < 0.7
+    additive = torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))
+    allowed = (additive + causal_mask(150, 160) if causal else additive).expand(1, 2, 150, 160)
+    expected = naive(q, k, v, allowed, 0.5, None, None)
+    for mask in (visible, additive):
+        out = attend(q, PlainReadable(k), PlainReadable(v), AttentionOptions(mask, causal, 0.5))
         assert torch.allclose(out.double(), expected, atol=1e-5)
 
 
@@ -149,17 +163,17 @@ def test_engine_on_pages_equals_attention_over_what_they_decode_to(text: str) ->
     q = torch.randn(2, 4, 2, 32)
     mask = causal_mask(2, 4600).repeat(2, 1, 1, 1)
     mask[1, :, :, :9] = float("-inf")
-    out = attend(q, *views, mask=mask)
+    out = attend(q, *views, AttentionOptions(mask))
     decoded = [view.read(0, 4600) for view in views]
     expected = naive(q, *decoded, mask.expand(2, 4, -1, -1), 32**-0.5, None, None)
     assert torch.allclose(out.double(), expected, atol=1e-5)
-    plain = attend(q, *(PlainReadable(x) for x in decoded), mask=mask)
+    plain = attend(q, *(PlainReadable(x) for x in decoded), options=AttentionOptions(mask))
     assert torch.allclose(plain, out, atol=1e-6)
 
 
 def test_float64_queries_are_computed_in_float64() -> None:
     q, k, v = (torch.randn(1, 2, n, 16, dtype=torch.float64) for n in (3, 50, 50))
-    out = attend(q, PlainReadable(k), PlainReadable(v), causal=True)
+    out = attend(q, PlainReadable(k), PlainReadable(v), AttentionOptions(causal=True))
     expected = naive(q, k, v, causal_mask(3, 50).expand(1, 2, 3, 50), 0.25, None, None)
     assert out.dtype == torch.float64 and (out - expected).abs().max() < 1e-13
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from quantkv import QuantizedCache, cache_argument
-from quantkv.attention import KVHandle, attend
+from quantkv.attention import AttentionOptions, KVHandle, attend
 from quantkv.models import random_model
 
 SPEC, NEW = "int4-head+r8+f16+s2+k8", 24
@@ -82,7 +82,7 @@ def run_layers(cache: QuantizedCache, devices: list[str], length: int) -> None:
         keys, values = cache.update(x, x, index)
         assert keys.device == values.device == x.device
         if isinstance(keys, KVHandle) and isinstance(values, KVHandle):
-            assert attend(query, keys.kv, values.kv, causal=True).device == x.device
+            assert attend(query, keys.kv, values.kv, AttentionOptions(causal=True)).device == x.device
 
 
 @pytest.mark.parametrize("text", DEFAULT_SPECS)

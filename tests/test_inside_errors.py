@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import DynamicCache, LlamaConfig
 
 from quantkv import QuantizedCache
+from quantkv.attention import AttentionOptions
 from quantkv.measurements.inside.capture import LayerCall
 from quantkv.measurements.inside.errors import exact_output, layer_errors, relative_rms
 from quantkv.measurements.inside.what_is_read import Held, held
-
-OPTIONS = {"mask": None, "causal": True, "scaling": None, "softcap": None, "sink_logits": None}
 
 
 def one_layer(spec: str, head_dim: int = 16):
@@ -76,7 +76,7 @@ def random_layer(heads: int = 2, ratio: int = 3, tokens: int = 50, queries: int 
     gap = torch.zeros(tokens, 1, dtype=torch.float64)
     gap[packed] = 0.3
     keys, values = Held(key, key + gap * dk, packed), Held(value, value + gap * dv, packed)
-    return LayerCall(0, query, key, value, dict(OPTIONS)), keys, values, queries
+    return LayerCall(0, query, key, value, AttentionOptions(causal=True)), keys, values, queries
 
 
 def attention_by_hand(query, key, value, queries):
@@ -110,7 +110,7 @@ def test_output_errors_are_those_of_attention_written_out(queries):
 @pytest.mark.parametrize("scaling, factor", [(None, 8**-0.5), (0.5, 0.5)])
 def test_the_logit_error_is_that_of_the_logits(scaling, factor):
     seen, keys, values, queries = random_layer()
-    seen.options["scaling"] = scaling
+    seen = replace(seen, options=AttentionOptions(causal=True, scaling=scaling))
     gap = (keys.shown - keys.exact)[:, :, keys.packed]
     for head, rows in enumerate((slice(0, 3), slice(3, 6))):
         logits = seen.query[0, rows, -queries:] @ gap[0, head].T * factor
@@ -130,6 +130,6 @@ def test_a_mask_hides_what_it_hides():
     seen, keys, values, queries = random_layer()
     mask = torch.ones(1, 1, 50, 50, dtype=torch.bool).tril()
     mask[..., keys.packed] = False
-    seen.options.update(mask=mask, causal=False)
+    seen = replace(seen, options=AttentionOptions(mask))
     errors = layer_errors(seen, keys, values, exact_output(seen, queries))
     assert errors["output_error"].abs().max() == 0 and errors["key_error"].min() > 0

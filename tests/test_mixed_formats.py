@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 
 from quantkv import QuantizedCache, evaluate, load_model, parse_spec, presets
-from quantkv.attention import attend
+from quantkv.attention import AttentionOptions, attend
 from quantkv.attention.reference import attend as reference
 from quantkv.data import Text
 from quantkv.store import View
@@ -49,8 +49,8 @@ def test_any_pair_is_read_as_its_halves_are_stored(key: str, value: str, head_di
     assert torch.equal(pair[1], views(values)[1].read(0, 200))
     assert mixed.nbytes == keys.layers[0].key_store.nbytes + values.layers[0].value_store.nbytes
     query = torch.randn(1, 4, 1, head_dim)
-    expected = reference(query.double(), *views(mixed), causal=True)
-    assert (attend(query, *views(mixed), causal=True) - expected).abs().max() < 1e-5
+    expected = reference(query.double(), *views(mixed), AttentionOptions(causal=True))
+    assert (attend(query, *views(mixed), AttentionOptions(causal=True)) - expected).abs().max() < 1e-5
 
 
 def test_one_scale_for_all_heads_is_never_the_default_and_worse_where_heads_differ() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_attention import causal_mask, naive
 
 from quantkv import QuantKVError, native, parse_spec
-from quantkv.attention import attend
+from quantkv.attention import AttentionOptions, attend
 from quantkv.attention import native as engine
 from quantkv.cache.layer import QuantizedLayer
 
@@ -69,9 +69,7 @@ def agree(text: str, pads: list[int], lengths: list[int], head_dim: int, ratio: 
     mask = causal_mask(queries, stop).repeat(len(pads), 1, 1, 1)
     for row, pad in enumerate(pads):
         mask[row, :, :, :pad] = float("-inf")
-    out = engine.attend(
-        query, *views, mask=mask, causal=False, scaling=None, softcap=None, sink_logits=None
-    )  # fmt: skip
+    out = engine.attend(query, *views, AttentionOptions(mask))
     assert out is not None, f"{text} has no kernels"
     decoded = [view.read(0, stop, torch.float64) for view in views]
     wide = mask.expand(-1, 2 * ratio, -1, -1)
@@ -115,8 +113,8 @@ def test_long_queries_take_the_span_by_span_path() -> None:
     layer.update(torch.randn(1, 2, 300, 32), torch.randn(1, 2, 300, 32))
     views = [handle.kv for handle in layer.update(torch.randn(1, 2, 40, 32), torch.randn(1, 2, 40, 32))]
     query = torch.randn(1, 4, 40, 32)
-    options: dict[str, Any] = {"mask": None, "scaling": None, "softcap": None, "sink_logits": None}
-    assert engine.attend(query, *views, causal=True, **options) is None
+    options = AttentionOptions(causal=True)
+    assert engine.attend(query, *views, options) is None
     expected = naive(
         query,
         *(v.read(0, 340) for v in views),
@@ -125,7 +123,7 @@ def test_long_queries_take_the_span_by_span_path() -> None:
         None,
         None,
     )
-    assert (attend(query, *views, causal=True).double() - expected).abs().max() < 1e-5
+    assert (attend(query, *views, options).double() - expected).abs().max() < 1e-5
 
 
 def views_of(rows: int, tokens: int = 50) -> list[Any]:
@@ -144,7 +142,7 @@ def test_a_query_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 2, 49), (3, 1, 2, 50), (2, 2, 2, 50), (2, 4, 3, 50)])
 def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(QuantKVError, match=r"does not cover \[2, 4, 2\] queries and 50 keys"):
-        attend(torch.randn(2, 4, 2, 32), *views_of(2), mask=torch.ones(shape, dtype=torch.bool))
+        attend(torch.randn(2, 4, 2, 32), *views_of(2), AttentionOptions(torch.ones(shape, dtype=torch.bool)))
 
 
 def test_a_gradient_is_not_lost_without_a_word() -> None:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv import QuantizedCache, use
-from quantkv.attention import attend
+from quantkv.attention import AttentionOptions, attend
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.sliding import QuantizedSlidingLayer
 from quantkv.models import random_model
@@ -84,7 +84,7 @@ def test_a_step_costs_no_more_operations_late_than_early(text: str, tiny_llama: 
     for _ in range(1000):
         with torch.no_grad(), CountOperations() as operations:
             keys, values = cache.update(x, x, 0)
-            attend(query, keys.kv, values.kv, causal=True)
+            attend(query, keys.kv, values.kv, AttentionOptions(causal=True))
         most.append(operations.count)
     assert max(most[900:]) <= max(most[:200]) and sum(most[800:]) <= 1.05 * sum(most[200:400])
 

@@ -1,6 +1,11 @@
-"""Attention: engines that read pages directly, and the handles that carry them through a model."""
+"""Attention from pages: the engines that read them, and the handles that carry them through a model.
+
+May be imported by cache and all that is above it.
+"""
 
 from quantkv.attention.engine import attend
 from quantkv.attention.handles import KVHandle
+from quantkv.attention.options import AttentionOptions
+from quantkv.attention.readable import PlainReadable
 
-__all__ = ["KVHandle", "attend"]
+__all__ = ["AttentionOptions", "KVHandle", "PlainReadable", "attend"]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quantkv import native
+from quantkv.attention.options import AttentionOptions
 from quantkv.errors import QuantKVError
 from quantkv.store import View
 
@@ -16,17 +17,7 @@ MOST_QUERIES = 16
 _NO_STRIDES: list[int] = []
 
 
-def attend(
-    query: Tensor,
-    key: View,
-    value: View,
-    *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    sink_logits: Tensor | None = None,
-) -> Tensor | None:
+def attend(query: Tensor, key: View, value: View, options: AttentionOptions) -> Tensor | None:
     """Attention of `query` `[B, Hq, Q, D]`, as `[B, Hq, Q, Dv]`; None where the kernels cannot serve this
     call."""
     _, q_heads, queries, head_dim = query.shape
@@ -36,13 +27,13 @@ def attend(
     value.check()
     _check(query, key)
     query = query if query.stride(-1) == 1 else query.contiguous()
-    mask, is_bool, mask_strides = _mask(mask, query, key.stop - key.start)
-    sinks = None if sink_logits is None else sink_logits.float().contiguous()
+    mask, is_bool, mask_strides = _mask(options.mask, query, key.stop - key.start)
+    sinks = None if options.sink_logits is None else options.sink_logits.float().contiguous()
     out = torch.empty(query.shape[0], queries, q_heads, value.shape[-1], dtype=query.dtype)
     native.kernels().attend(
         key.pages.kernel_pages(), _exact(key), value.pages.kernel_pages(), _exact(value),
         key.pads, key.start, key.stop, query.data_ptr(), native.FLOATS[query.dtype], query.stride()[:3],
-        q_heads, queries, head_dim**-0.5 if scaling is None else scaling, softcap or 0.0, causal,
+        q_heads, queries, options.scale(head_dim), options.softcap or 0.0, options.causal,
         0 if mask is None else mask.data_ptr(), is_bool, mask_strides,
         0 if sinks is None else sinks.data_ptr(), out.data_ptr(), torch.get_num_threads(), native.isa(),
     )  # fmt: skip

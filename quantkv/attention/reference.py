@@ -8,21 +8,13 @@ decoded form. Every other engine is tested against it.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from quantkv.attention.options import PLAIN, AttentionOptions
+from quantkv.attention.readable import Readable
 from quantkv.codecs import compute_dtype
-
-
-class Readable(Protocol):
-    """What the engine reads: `[B, H, stop, D]` in pieces, cut at `edges()`."""
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]: ...
-    def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor: ...
-    def edges(self) -> list[int]: ...
 
 
 class OnlineSoftmax:
@@ -51,40 +43,24 @@ class OnlineSoftmax:
         return self.sum / self.total.masked_fill(self.total == 0, 1.0)
 
 
-def attend(
-    query: Tensor,
-    key: Readable,
-    value: Readable,
-    *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    sink_logits: Tensor | None = None,
-) -> Tensor:
-    """Attention of `query` `[B, Hq, Q, D]` over packed keys and values.
-
-    `mask` is bool (True = attend) or additive, `[B|1, 1|Hq, Q, T]`; `causal` lets query i see keys up to `T
-    − Q + i`. `sink_logits` `[Hq]` join the softmax without a value. Returns `[B, Hq, Q, Dv]` in the query's
-    dtype.
-    """
+def attend(query: Tensor, key: Readable, value: Readable, options: AttentionOptions = PLAIN) -> Tensor:
+    """Attention of `query` `[B, Hq, Q, D]` over packed keys and values: `[B, Hq, Q, Dv]` in its dtype."""
     batch, q_heads, length, head_dim = query.shape
     kv_heads, stop = key.shape[1:3]
     dtype = compute_dtype(query.dtype)
     ratio = q_heads // kv_heads
     q = query.to(dtype).reshape(batch, kv_heads, ratio * length, head_dim)
-    q = q * (head_dim**-0.5 if scaling is None else scaling)
+    q = q * options.scale(head_dim)
     state = OnlineSoftmax((batch, kv_heads, ratio * length), value.shape[-1], dtype, query.device)
-    edges = key.edges()
-    for start, end in pairwise(edges):
+    for start, end in pairwise(key.edges()):
         scores = q @ key.read(start, end, dtype).transpose(-1, -2)
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
+        if options.softcap is not None:
+            scores = torch.tanh(scores / options.softcap) * options.softcap
         scores = scores.view(batch, kv_heads, ratio, length, end - start)
-        scores = hide(scores, mask, causal, start, stop)
+        scores = hide(scores, options.mask, options.causal, start, stop)
         state.add(scores.flatten(2, 3), value.read(start, end, dtype))
-    if sink_logits is not None:
-        logits = sink_logits.to(dtype).view(1, kv_heads, ratio, 1, 1).expand(batch, -1, -1, length, 1)
+    if options.sink_logits is not None:
+        logits = options.sink_logits.to(dtype).view(1, kv_heads, ratio, 1, 1).expand(batch, -1, -1, length, 1)
         state.add(logits.flatten(2, 3), None)
     return state.result().to(query.dtype).view(batch, q_heads, length, -1)
 
@@ -95,7 +71,7 @@ def hide(scores: Tensor, mask: Tensor | None, causal: bool, start: int, stop: in
     _, heads, ratio, length, width = scores.shape
     if mask is not None:
         part = mask[..., start : start + width]
-        part = part.unsqueeze(2) if part.shape[1] == 1 else part.view(-1, heads, ratio, length, width)
+        part = part.unsqueeze(2) if part.shape[1] == 1 else part.unflatten(1, (heads, ratio))
         scores = scores.masked_fill(~part, float("-inf")) if part.dtype == torch.bool else scores + part
     if causal and length > 1:
         last = torch.arange(length, device=scores.device)[:, None] + (stop - length)

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from quantkv.attention import KVHandle, attend
+from quantkv.attention import AttentionOptions, KVHandle, PlainReadable, attend
 from quantkv.cache.masks import have_masks_tell, is_padding, tell_cache
 from quantkv.cache.names import IMPLEMENTATION
 from quantkv.errors import QuantKVError, UnsupportedError
@@ -40,7 +40,7 @@ class Simulator(Protocol):
     """A decode-exact pass in progress: it computes attention itself where a layer would be quantized."""
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
     ) -> Tensor | None: ...
 
     def begin_call(self, padding: Tensor | None, seen: int) -> None: ...
@@ -85,10 +85,8 @@ def quantkv_attention(
     engine."""
     _refuse(module, kwargs)
     asked = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-    options: dict[str, Any] = {
-        "mask": attention_mask, "causal": asked and attention_mask is None,
-        "scaling": scaling, "softcap": softcap, "sink_logits": s_aux,
-    }  # fmt: skip
+    causal = asked and attention_mask is None
+    options = AttentionOptions(attention_mask, causal, scaling, softcap, s_aux)
     packed = isinstance(key, KVHandle) and isinstance(value, KVHandle) and position_bias is None
     plain = not packed and softcap is None and s_aux is None
     if not plain or (asked and SIMULATION.get() is not None):
@@ -100,7 +98,7 @@ def quantkv_attention(
             position_bias=position_bias, **kwargs,
         )  # fmt: skip
     if out is None:
-        out = attend(query, _readable(key, packed), _readable(value, packed), **options)
+        out = attend(query, _readable(key, packed), _readable(value, packed), options)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -149,30 +147,13 @@ def _readable(x: Any, packed: bool) -> Any:
 
 
 def _simulated(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
 ) -> Tensor | None:
     """What a decode-exact pass makes of a causal layer; None where none runs or it leaves the layer alone."""
     simulation, layer = SIMULATION.get(), getattr(module, "layer_idx", None)
     if simulation is None or not isinstance(layer, int):
         return None
-    return simulation.attend(layer, query, key, value, **options)
-
-
-class PlainReadable:
-    """An ordinary `[B, H, T, D]` tensor behind the engine's reading interface."""
-
-    def __init__(self, x: Tensor) -> None:
-        self._x = x
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return tuple(self._x.shape)  # type: ignore[return-value]
-
-    def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
-        return self._x[:, :, start:stop].to(dtype or self._x.dtype)
-
-    def edges(self) -> list[int]:
-        return sorted({*range(0, self._x.shape[2], 2048), self._x.shape[2]})
+    return simulation.attend(layer, query, key, value, options)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.attention import attend
-from quantkv.cache.hooks import SIMULATION, PlainReadable, fused_attention
+from quantkv.attention import AttentionOptions, PlainReadable, attend
+from quantkv.cache.hooks import SIMULATION, fused_attention
 from quantkv.errors import UnsupportedError
 from quantkv.instruments.divergence import check_reference
 from quantkv.instruments.huggingface import attention, evaluating, forward, stock_attention
@@ -132,13 +132,15 @@ class _Looker:
     def begin_call(self, padding: Any, seen: int) -> None:
         """One unpadded call: nothing to note."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+    ) -> Tensor | None:
         for donor, held in reversed(self.cache.held.items()):
             exact = [_exact(x, *pair) for x, pair in zip((key, value), held, strict=True)]
             readable = [PlainReadable(x) for x in exact if x is not None]
             if len(readable) == 2:
                 self.calls.append((layer, donor))
-                return attend(query, *readable, **options)
+                return attend(query, readable[0], readable[1], options)
         return None
 
 

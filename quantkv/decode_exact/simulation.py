@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.attention import KVHandle
+from quantkv.attention import AttentionOptions, KVHandle
 from quantkv.decode_exact.one_pass import OnePass
 from quantkv.decode_exact.rope import Reach
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
@@ -87,9 +87,10 @@ class Simulation:
         """How far the positions of this call go, as its rotary embedding is told."""
         self._reaches.append(reach)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
-        """Attention of one layer, `[B, Hq, Q, Dv]`; None where the layer is not quantized. `options` are
-        those of the engines."""
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+    ) -> Tensor | None:
+        """Attention of one layer, `[B, Hq, Q, Dv]`; None where the layer is not quantized."""
         if isinstance(key, KVHandle) or isinstance(value, KVHandle):
             raise QuantKVError(
                 "simulate() stands in for a quantized cache: call the model with a plain cache or none"
@@ -97,7 +98,7 @@ class Simulation:
         layer = self._donor(layer)
         call, span = self._call_of(query, key), self.spans.get(layer)
         if span is not None and key.shape[2] == call.stop > span:
-            _check_span(layer, span, options["mask"])
+            _check_span(layer, span, options.mask)
         windows = tuple(storage.window for storage in self.layers.get(layer, ()))
         self._counts += call.counts(span or call.stop, windows)
         if layer not in self.layers:

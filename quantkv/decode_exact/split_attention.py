@@ -7,14 +7,13 @@ band at their end that reaches from the first position exact for any of its quer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from quantkv.attention import AttentionOptions, PlainReadable
 from quantkv.attention.reference import attend, hide
-from quantkv.cache.hooks import PlainReadable
 from quantkv.codecs import compute_dtype
 from quantkv.policy import Window
 
@@ -83,16 +82,15 @@ def mixed_attention(
     groups: Sequence[tuple[slice, int]],
     offset: int,
     span: int | None,
-    options: dict[str, Any],
+    options: AttentionOptions,
 ) -> Tensor:
     """Attention of queries `[B, Hq, Q, D]` at `offset`: `[B, Hq, Q, Dv]`. In each group of rows so many
-    queries, from the first on, attend to exact tokens only. `span` is a sliding window; `options` are those
-    of the engines."""
+    queries, from the first on, attend to exact tokens only. `span` is a sliding window."""
     out = query.new_empty(*query.shape[:3], value.exact.shape[-1])
     for rows, exact in groups:
         keys, values = key.rows(rows), value.rows(rows)
-        mask = options["mask"]
-        own = options | {"mask": mask if mask is None or len(mask) == 1 else mask[rows]}
+        mask = options.mask
+        own = replace(options, mask=mask if mask is None or len(mask) == 1 else mask[rows])
         if exact:
             out[rows, :, :exact] = _plain(query[rows, :, :exact], keys.exact, values.exact, offset, own)
         for start, stop in _blocks(query[rows], exact, offset):
@@ -112,56 +110,56 @@ def _blocks(query: Tensor, start: int, offset: int) -> list[tuple[int, int]]:
     return blocks
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, offset: int, options: dict[str, Any]) -> Tensor:
+def _plain(query: Tensor, key: Tensor, value: Tensor, offset: int, options: AttentionOptions) -> Tensor:
     """The first call: exact attention, as the model computes it without a cache."""
-    stop, mask = offset + query.shape[2], options["mask"]
+    stop, mask = offset + query.shape[2], options.mask
     mask = None if mask is None else mask[:, :, : query.shape[2], :stop]
     key, value = key[:, :, :stop], value[:, :, :stop]
-    if offset or options["softcap"] is not None or options["sink_logits"] is not None:
-        return _in_blocks(query, key, value, offset, options | {"mask": mask})
+    if offset or options.softcap is not None or options.sink_logits is not None:
+        return _in_blocks(query, key, value, offset, replace(options, mask=mask))
     grouped = mask is None  # with a mask sdpa has no fast kernel for grouped heads on every device
     if not grouped:
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
-    same = {"is_causal": options["causal"], "scale": options["scaling"], "enable_gqa": grouped}
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **same)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, is_causal=options.causal, scale=options.scaling, enable_gqa=grouped
+    )
 
 
-def _in_blocks(query: Tensor, key: Tensor, value: Tensor, offset: int, options: dict[str, Any]) -> Tensor:
+def _in_blocks(query: Tensor, key: Tensor, value: Tensor, offset: int, options: AttentionOptions) -> Tensor:
     """What sdpa does not offer, by the reference engine, a block of queries at a time."""
-    parts, mask = [], options["mask"]
+    parts, mask = [], options.mask
     for start, stop in _blocks(query, 0, offset):
         end = offset + stop
-        own = options | {"mask": None if mask is None else mask[:, :, start:stop, :end]}
+        own = replace(options, mask=None if mask is None else mask[:, :, start:stop, :end])
         keys, values = PlainReadable(key[:, :, :end]), PlainReadable(value[:, :, :end])
-        parts.append(attend(query[:, :, start:stop], keys, values, **own))
+        parts.append(attend(query[:, :, start:stop], keys, values, own))
     return torch.cat(parts, 2)
 
 
 def _mixed(
-    query: Tensor, key: Kept, value: Kept, block: tuple[int, int, int, int | None], options: dict[str, Any]
+    query: Tensor, key: Kept, value: Kept, block: tuple[int, int, int, int | None], options: AttentionOptions
 ) -> Tensor:
     """Queries `[start, stop)` of a call at `offset`, each with its own split of keys and of values."""
     start, stop, offset, span = block
-    end, mask = offset + stop, options["mask"]
+    end, mask = offset + stop, options.mask
     low = 0 if span is None or mask is None else max(0, offset + start + 1 - span)
     batch, q_heads, length, head_dim = query.shape
     heads = key.exact.shape[1]
     ratio = q_heads // heads
-    scaling = options["scaling"] if options["scaling"] is not None else head_dim**-0.5
-    q = query.to(key.decoded.dtype).reshape(batch, heads, ratio * length, head_dim) * scaling
+    q = query.to(key.decoded.dtype).reshape(batch, heads, ratio * length, head_dim) * options.scale(head_dim)
     shape = (batch, heads, ratio, length)
     scores = (q @ key.decoded[:, :, low:end].transpose(-1, -2)).view(*shape, end - low)
     first, tail, exact = key.band(start, stop, low, end)
     precise = (q @ tail.transpose(-1, -2)).view(*shape, end - first)
     scores[..., first - low :] = torch.where(exact, precise, scores[..., first - low :])
-    if options["softcap"] is not None:
-        scores = torch.tanh(scores / options["softcap"]) * options["softcap"]
+    if options.softcap is not None:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
     if mask is not None:
         scores = hide(scores, mask[:, :, start:stop, :end], False, low, end)
-    if options["causal"]:
+    if options.causal:
         later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
         scores[..., -length:].masked_fill_(later, float("-inf"))
-    weights = _softmax(scores, options["sink_logits"], mask is not None)
+    weights = _softmax(scores, options.sink_logits, mask is not None)
     first, tail, exact = value.band(start, stop, low, end)
     out = weights.flatten(2, 3) @ value.decoded[:, :, low:end]
     correction = tail - value.decoded[:, :, first:end]

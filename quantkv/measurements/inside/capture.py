@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantkv.attention import AttentionOptions
 from quantkv.cache.hooks import SIMULATION, fused_attention
 from quantkv.decode_exact.one_pass import one_pass
 from quantkv.instruments.divergence import check_reference
@@ -24,13 +25,13 @@ from quantkv.instruments.huggingface import evaluating, forward
 @dataclass(frozen=True, slots=True)
 class LayerCall:
     """What one layer's attention was called with: query `[1, Hq, T, D]`, key `[1, H, T, D]`, value `[1, H, T,
-    Dv]`, and the options of the engines (mask, causal, scaling, softcap, sink_logits)."""
+    Dv]`, and the options of its attention."""
 
     layer: int
     query: Tensor
     key: Tensor
     value: Tensor
-    options: dict[str, Any]
+    options: AttentionOptions
 
 
 @dataclass(slots=True)
@@ -40,7 +41,9 @@ class _Capture:
     def begin_call(self, padding: Any, seen: int) -> None:
         """One unpadded call without a cache: nothing to note."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> None:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+    ) -> None:
         self.visit(LayerCall(layer, query, key, value, options))
 
 

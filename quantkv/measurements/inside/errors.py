@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from quantkv.attention import AttentionOptions, PlainReadable
 from quantkv.attention.reference import attend
-from quantkv.cache.hooks import PlainReadable
 from quantkv.codecs import compute_dtype
 from quantkv.measurements.inside.capture import LayerCall
 from quantkv.measurements.inside.what_is_read import Held
@@ -68,9 +68,8 @@ def _by_kv_head(x: Tensor, heads: int) -> Tensor:
 
 def _logit_error(seen: LayerCall, gap: Tensor, queries: int) -> Tensor:
     """RMS of `scaling · q · gap` for the change `gap` `[1, H, n, D]` of the packed keys: `[H]`."""
-    scaling = seen.options["scaling"]
     q = _by_kv_head(seen.query[:, :, -queries:].to(gap.dtype), gap.shape[1]).flatten(2, 3)
-    q = q * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+    q = q * seen.options.scale(q.shape[-1])
     # the mean over queries and keys of (q · gap)² needs only the second moments of both
     first, second = (x.double().transpose(-1, -2) @ x.double() / x.shape[-2] for x in (q, gap))
     return (first * second).sum((-1, -2))[0].clamp_min(0).sqrt()
@@ -85,12 +84,12 @@ def _output(seen: LayerCall, key: Tensor, value: Tensor, queries: int) -> Tensor
         stop = min(start + QUERY_BLOCK, total)
         seen_keys = width - (total - stop)
         options = _options_for(seen.options, slice(start, stop), slice(total - width, stop))
-        pair = (PlainReadable(x[:, :, :seen_keys]) for x in (key, value))
-        parts.append(attend(seen.query[:, :, start:stop].to(key.dtype), *pair, **options))
+        keys, values = (PlainReadable(x[:, :, :seen_keys]) for x in (key, value))
+        parts.append(attend(seen.query[:, :, start:stop].to(key.dtype), keys, values, options))
     return torch.cat(parts, 2)
 
 
-def _options_for(options: dict[str, Any], queries: slice, keys: slice) -> dict[str, Any]:
+def _options_for(options: AttentionOptions, queries: slice, keys: slice) -> AttentionOptions:
     """The engines' options for some queries and keys: the mask `[1, 1|Hq, T, T]` cut out."""
-    mask = options["mask"]
-    return options if mask is None else options | {"mask": mask[:, :, queries, keys]}
+    mask = options.mask
+    return options if mask is None else replace(options, mask=mask[:, :, queries, keys])
