@@ -242,7 +242,7 @@ def test_formats_lists_every_preset_unshortened() -> None:
 def test_describe_predicts_the_bytes_the_cache_then_holds() -> None:
     import torch
 
-    from quantkv.cache.quantized import QuantizedCache
+    from quantkv import QuantizedCache
     from quantkv.models import random_model
 
     config = random_model("random-llama").config

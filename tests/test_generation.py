@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantkv
-from quantkv.cache.quantized import QuantizedCache
+from quantkv import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.measurements.generation.choosing import Choice
 from quantkv.measurements.generation.run import generation_block

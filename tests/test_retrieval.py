@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantkv
-from quantkv.cache.quantized import QuantizedCache
+from quantkv import QuantizedCache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
 from quantkv.instruments.proportions import beats_chance, paired_p_value, wilson

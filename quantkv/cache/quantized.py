@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,24 +228,22 @@ class QuantizedCache(AllOrNothing):
     def exact_nbytes(self) -> int:
         """Bytes of tokens that are held exactly: sinks, window and reserve, and layers that are not
         quantized."""
-        return sum(
-            layer.exact_nbytes if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
-            for layer in self.layers
-        )
+        return self._nbytes_of_layers(lambda layer: layer.exact_nbytes)
 
     @property
     def used_nbytes(self) -> int:
         """`nbytes` less pages that are allocated and empty."""
-        return sum(
-            layer.used_nbytes if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
-            for layer in self.layers
-        )
+        return self._nbytes_of_layers(lambda layer: layer.used_nbytes)
 
     def predicted_nbytes(self) -> int:
         """The closed form of `nbytes` from shapes and lengths, for a cache that was only appended to; layers
         that are not quantized count as transformers holds them."""
+        return self._nbytes_of_layers(QuantizedLayer.predicted_nbytes)
+
+    def _nbytes_of_layers(self, packed: Callable[[QuantizedLayer], int]) -> int:
+        """Bytes by a count for packed layers; others count as transformers holds them."""
         return sum(
-            layer.predicted_nbytes() if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
+            packed(layer) if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
             for layer in self.layers
         )
 

@@ -91,6 +91,12 @@ def _prefill(prefill: Prefill) -> Tensor | None:
     return lengths
 
 
+def chunk_size(name: str) -> int:
+    """N of the prefill `chunk:N`; 0 where it is none."""
+    word, _, size = name.partition(":")
+    return int(size) if word == "chunk" and size.isdecimal() else 0
+
+
 def read_lengths(name: str, given: Lengths, least: int) -> Tensor:
     """Whole numbers from `least` on as a CPU tensor `[N]`; QuantKVError otherwise."""
     try:

@@ -21,13 +21,13 @@ from quantkv.cache.quantized import QuantizedCache
 from quantkv.codecs import compute_dtype, saturated
 from quantkv.decode_exact.one_pass import one_pass
 from quantkv.decode_exact.rope import reaches
-from quantkv.decode_exact.schedule import Lengths, Prefill, Schedule, read_lengths
+from quantkv.decode_exact.schedule import Lengths, Prefill, Schedule, chunk_size, read_lengths
 from quantkv.decode_exact.simulation import Simulation
 from quantkv.decode_exact.split_attention import RoundTrip, Saturation, Storage
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.huggingface import evaluating
 from quantkv.policy import Window
-from quantkv.spec.specs import CacheSpec, parse_spec
+from quantkv.spec.specs import CacheSpec
 from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec
 
 if TYPE_CHECKING:
@@ -73,12 +73,11 @@ def simulate(
     ends = None if lengths is None else read_lengths("lengths", lengths, 0)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedError("simulate() runs models that only decode, not encoder-decoder models")
-    is_function = callable(spec) and not isinstance(spec, (str, CacheSpec))
-    cache = QuantizedCache(model.config, "exact" if is_function else parse_spec(spec))  # type: ignore[arg-type]
-    count, function = Saturation(), spec if is_function else None
-    layers = _layers_of_function(cache, function, window) if callable(function) else _layers(cache, count)
+    function, count = spec if callable(spec) else None, Saturation()
+    cache = QuantizedCache(model.config, "exact" if callable(spec) else spec)
+    layers = _layers(cache, count) if function is None else _layers_of_function(cache, function, window)
     spans = {i: cache.layers[i].sliding_window for i, slides in enumerate(cache.is_sliding) if slides}
-    simulation = Simulation(layers, schedule, is_function, one_pass(model), spans, ends, count)
+    simulation = Simulation(layers, schedule, function is not None, one_pass(model), spans, ends, count)
     token = SIMULATION.set(simulation)
     try:
         with evaluating(model), fused_attention(model), _announced(model, simulation):
@@ -120,11 +119,11 @@ def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
         return {"prefill": context, "prefill_reads": "final"}
     if prefill == "stream":
         return {"calls": [1] * context}
-    name, _, size = str(prefill).partition(":")
-    if name != "chunk" or not size.isdecimal() or int(size) < 1:
+    size = chunk_size(str(prefill))
+    if not size:
         raise QuantKVError(f"prefill {prefill!r}; legal: exact, final, stream, chunk:N")
-    whole, rest = divmod(context, int(size))
-    return {"calls": [int(size)] * whole + ([rest] if rest else [])}
+    whole, rest = divmod(context, size)
+    return {"calls": [size] * whole + ([rest] if rest else [])}
 
 
 def _layers(cache: QuantizedCache, count: Saturation) -> dict[int, tuple[Storage, Storage]]:

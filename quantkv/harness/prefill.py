@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.decode_exact.schedule import ALL_BUT_LAST
+from quantkv.decode_exact.schedule import ALL_BUT_LAST, chunk_size
 from quantkv.decode_exact.simulate import protocol_calls
 from quantkv.errors import QuantKVError
 
@@ -30,13 +30,13 @@ class ContextPrefill:
         """Raises QuantKVError naming the legal values."""
         name = str(given)
         known = name in (ALL_BUT_LAST, "exact", "stream") or name.isdecimal()
-        if not known and not _chunk_size(name):
+        if not known and not chunk_size(name):
             raise QuantKVError(f"prefill {name!r}; legal: {LEGAL}")
         return cls(name)
 
     def passes(self, contexts: Sequence[int]) -> list[tuple[list[int], dict[str, Any]]]:
         """Which rows, of these context lengths, may run in one pass, and how `simulate` is to take them."""
-        if not _chunk_size(self.name):
+        if not chunk_size(self.name):
             return [(list(range(len(contexts))), {"prefill": [self._first_call(n) for n in contexts]})]
         return [
             ([i for i, n in enumerate(contexts) if n == length], protocol_calls(self.name, length))
@@ -47,9 +47,3 @@ class ContextPrefill:
         if self.name.isdecimal():
             return min(int(self.name), context)
         return {ALL_BUT_LAST: context - 1, "exact": context, "stream": 0}[self.name]
-
-
-def _chunk_size(name: str) -> int:
-    """N of `chunk:N`, 0 where it is none."""
-    word, _, size = name.partition(":")
-    return int(size) if word == "chunk" and size.isdecimal() else 0

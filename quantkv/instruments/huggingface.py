@@ -74,15 +74,15 @@ def keeping_cache(config: Any) -> DynamicCache:
     return cache
 
 
-def share(cache: DynamicCache, device: str | None = None) -> DynamicCache:
+def fork(cache: DynamicCache, device: str | None = None) -> DynamicCache:
     """A cache with the same keys and values, on `device` or where its layers live; growing it changes only
     it. States of linear layers, which are written in place, are copied."""
     twin = copy.copy(cache)
-    twin.layers = [_share_layer(layer, device) for layer in cache.layers]
+    twin.layers = [_fork_layer(layer, device) for layer in cache.layers]
     return twin
 
 
-def _share_layer(layer: Any, device: str | None) -> Any:
+def _fork_layer(layer: Any, device: str | None) -> Any:
     def moved(x: Any, copied: bool) -> Any:
         return x.to(device or layer.device, copy=copied) if isinstance(x, Tensor) else x
 

@@ -24,7 +24,7 @@ from quantkv.decode_exact.one_pass import one_pass
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import TokenScores, check_reference, compare
-from quantkv.instruments.huggingface import attention, check_length, forward, share
+from quantkv.instruments.huggingface import attention, check_length, fork, forward
 from quantkv.measurements.checks import check_effect, check_exercised
 from quantkv.measurements.generation.choosing import Choice
 from quantkv.measurements.generation.section import Generation, summarise
@@ -141,6 +141,6 @@ class _Block:
 
 def _row(cache: DynamicCache, row: int) -> DynamicCache:
     """One row of a plain cache; growing it changes only itself."""
-    twin = share(cache)
+    twin = fork(cache)
     twin.reorder_cache(torch.tensor([row]))
     return twin

@@ -17,8 +17,8 @@ from quantkv.instruments.divergence import TokenScores, compare
 from quantkv.instruments.huggingface import (
     attention,
     dynamic_bytes,
+    fork,
     forward,
-    share,
     stock_attention,
 )
 from quantkv.measurements.prefill import prefilled
@@ -69,7 +69,7 @@ class Scorer:
         window = PreparedWindow(ids, start, cache, torch.empty(0))
         window.logits_ref = self._simulated(window, reference(self.model))[0].cpu()
         if cache is not None:
-            window.cache = share(cache, "cpu")
+            window.cache = fork(cache, "cpu")
         return window
 
     def score(self, window: PreparedWindow, spec: Any) -> Scored:
@@ -106,4 +106,4 @@ class Scorer:
         score = len(window.ids) - self.first - 1
         if window.cache is None:
             return forward(self.model, window.ids[None, :-1], keep=score)[0]
-        return forward(self.model, window.ids[None, self.first : -1], share(window.cache), keep=score)[0]
+        return forward(self.model, window.ids[None, self.first : -1], fork(window.cache), keep=score)[0]
