@@ -19,7 +19,7 @@ from quantkv.instruments.huggingface import cache_shapes, fill
 from quantkv.instruments.windows import make_windows
 from quantkv.measurements.memory.run import memory_cell
 from quantkv.measurements.quality.run import perplexity, quality_block
-from quantkv.measurements.quality.token_by_token import literal, packed_share
+from quantkv.measurements.quality.token_by_token import decode_token_by_token, packed_share
 from quantkv.models import random_model
 from quantkv.peers import Peer, parse_peer, worker
 from quantkv.peers.stock import STOCK
@@ -135,7 +135,7 @@ def test_memory_of_a_peer_is_what_it_holds() -> None:
 def test_literal_decoding_is_the_decode_exact_pass_in_float64(spec: str, calls: list[int]) -> None:
     model = random_model("random-qwen2", dtype=torch.float64)
     ids = IDS[: CONTEXT + SCORE + 1]
-    lived = literal(model, QuantizedCache(model.config, spec), ids, calls=calls, first=CONTEXT)
+    lived = decode_token_by_token(model, QuantizedCache(model.config, spec), ids, calls=calls, first=CONTEXT)
     with torch.inference_mode(), simulate(model, spec, calls=calls or [1] * CONTEXT):
         simulated = model(ids[None, :-1], logits_to_keep=SCORE).logits[0]
     assert lived.shape == simulated.shape == (SCORE, model.config.vocab_size)
@@ -146,7 +146,7 @@ def test_literal_decoding_is_the_decode_exact_pass_in_float64(spec: str, calls: 
 def test_literal_decoding_is_the_decode_exact_pass_in_float32(spec: str, tiny_llama: Any) -> None:
     ids = IDS[: CONTEXT + SCORE + 1]
     cache = QuantizedCache(tiny_llama.config, spec)
-    lived = literal(tiny_llama, cache, ids, calls=[CONTEXT], first=CONTEXT)
+    lived = decode_token_by_token(tiny_llama, cache, ids, calls=[CONTEXT], first=CONTEXT)
     with torch.inference_mode(), simulate(tiny_llama, spec, prefill=CONTEXT):
         simulated = tiny_llama(ids[None, :-1], logits_to_keep=SCORE).logits[0]
     assert kl_divergence(log_softmax(simulated), log_softmax(lived)).mean() <= 1e-6

@@ -16,7 +16,7 @@ from quantkv.instruments.windows import make_windows
 from quantkv.measurements.quality.protocols import make_protocol
 from quantkv.measurements.quality.run import quality_block
 from quantkv.measurements.quality.scoring import Scorer
-from quantkv.measurements.quality.token_by_token import LiteralArm
+from quantkv.measurements.quality.token_by_token import TokenByTokenArm
 from quantkv.models import random_model
 from quantkv.peers import parse_peer, remote
 from quantkv.peers.versions import check_peer, versions
@@ -111,7 +111,7 @@ def test_another_model_there_is_an_error(
 
 def test_the_process_ends_with_its_arm(python: str, tiny_llama: Any) -> None:
     protocol = make_protocol(PROTOCOL)
-    arm = LiteralArm(tiny_llama, parse_peer("kvpress-knorm-0.5", python=python), protocol, CONTEXT)
+    arm = TokenByTokenArm(tiny_llama, parse_peer("kvpress-knorm-0.5", python=python), protocol, CONTEXT)
     assert arm.remote is not None
     process = psutil.Process(arm.remote._process.pid)
     (window, _) = make_windows(IDS, span=CONTEXT, score=SCORE, windows=2).at(CONTEXT)

@@ -32,7 +32,7 @@ from quantkv.measurements.quality.flags import flagged
 from quantkv.measurements.quality.protocols import Protocol, make_protocol
 from quantkv.measurements.quality.scoring import PreparedWindow, Scorer
 from quantkv.measurements.quality.section import Quality, Tally, summarise
-from quantkv.measurements.quality.token_by_token import LiteralArm, is_literal
+from quantkv.measurements.quality.token_by_token import TokenByTokenArm, needs_token_by_token
 from quantkv.spec.specs import CacheSpec
 
 HOST_SHARE = 0.3
@@ -104,7 +104,7 @@ class _Arm:
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
     error: Exception | None = None
-    literal: LiteralArm | None = None
+    by_token: TokenByTokenArm | None = None
     quality: Quality | None = None
     effective: Result | None = None
     saturated: int = 0
@@ -198,15 +198,15 @@ class _Block:
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
             arm.error = error
-            if arm.literal is not None:
-                arm.literal.close()
+            if arm.by_token is not None:
+                arm.by_token.close()
         arm.seconds += time.perf_counter() - begin
 
     def _score(self, arm: _Arm, window: PreparedWindow, where: str) -> None:
         check_reference(window.logits_ref, where)
-        if arm.literal is None and is_literal(arm.spec):
-            arm.literal = LiteralArm(self.model, arm.spec, self.protocol, self.context)
-        scored = arm.literal.score(window) if arm.literal else self.scorer.score(window, arm.spec)
+        if arm.by_token is None and needs_token_by_token(arm.spec):
+            arm.by_token = TokenByTokenArm(self.model, arm.spec, self.protocol, self.context)
+        scored = arm.by_token.score(window) if arm.by_token else self.scorer.score(window, arm.spec)
         arm.saturated += scored.saturated
         check_exercised(arm.label, scored.packed_read, self.context)
         arm.tally.add(
@@ -215,9 +215,9 @@ class _Block:
 
     def _finish(self, arm: _Arm) -> None:
         check_effect(arm.label, arm.spec, arm.tally.identical)
-        if arm.literal is not None:
-            bits, arm.effective = arm.literal.figures(self.lengths)
-            arm.literal.close()
+        if arm.by_token is not None:
+            bits, arm.effective = arm.by_token.figures(self.lengths)
+            arm.by_token.close()
         else:
             bits, arm.effective = cache_figures(self.model, arm.spec, self.context, self.lengths)
             arm.effective["saturated"] = None if callable(arm.spec) else arm.saturated

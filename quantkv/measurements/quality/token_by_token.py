@@ -1,4 +1,4 @@
-"""Quality measured literally: the prompt is read into a cache and every token after it decoded through it.
+"""Quality token by token: the prompt is read into a cache and every token after it decoded through it.
 
 `simulate` computes what one of our own formats would do, for all queries at once. A foreign cache has no
 closed form, so it has to be lived through, call by call, as a deployment would. Formats of our own can be
@@ -36,7 +36,7 @@ PLAIN: dict[str, Any] = {"kind": "dynamic"}
 Held = list[tuple[int, int]]
 
 
-def literal(
+def decode_token_by_token(
     model: Any, cache: Any, ids: Tensor, *, calls: list[int], first: int, attn: str = "quantkv"
 ) -> Tensor:
     """Logits [len(ids) - 1 - first, V] of teacher-forced decoding through an empty cache of any kind.
@@ -48,7 +48,7 @@ def literal(
         return worker.run(model, cache, ids, all_calls, first=first)[0]
 
 
-class LiteralArm:
+class TokenByTokenArm:
     """A cache that is no format of ours, or our format on what an eviction press left, decoded through."""
 
     def __init__(self, model: Any, spec: Peer | str, protocol: Protocol, context: int) -> None:
@@ -197,6 +197,6 @@ def packed_share(cache: Any, kept: list[int], steps: int) -> float:
     return packed / pairs
 
 
-def is_literal(spec: Any) -> bool:
+def needs_token_by_token(spec: Any) -> bool:
     """Whether an arm is measured here rather than by `simulate`."""
     return isinstance(spec, Peer) or spec == BASELINE
