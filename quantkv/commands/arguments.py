@@ -28,7 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object and no
 Imports = Annotated[
     list[Path] | None,
     typer.Option(
-        "--import", metavar="FILE", help="a Python file that registers codecs or policies; repeatable"
+        "--import",
+        metavar="FILE",
+        help="a Python file that registers codecs, policies or kinds of measurement; repeatable",
     ),
 ]
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkv.errors import QuantKVError
+from quantkv.rows.kinds import BUILT_IN, names
+from quantkv.rows.row import STATUSES
 from quantkv.wording.escapes import one_line
 from quantkv.wording.streams import new_console
 from quantkv.wording.wide import print_wide
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from quantkv.rows.upkeep import Stored
 
 Words = list[str] | None
-KINDS = ("quality", "retrieval", "generation", "speed", "memory")
-STATUSES = ("ok", "failed", "skipped")
 
 
 def results(
     folder: Annotated[Path, typer.Argument(help="a folder of results")],
-    kind: Annotated[Words, typer.Option(help=f"{', '.join(KINDS)}; repeatable, as all filters")] = None,
+    kind: Annotated[
+        Words, typer.Option(help=f"{', '.join(BUILT_IN)}, or one of your own; repeatable, as all filters")
+    ] = None,
     format: Annotated[Words, typer.Option("--format", "-f", help="a format as asked, or its spec")] = None,
     model: Annotated[Words, typer.Option(help="a model")] = None,
     status: Annotated[Words, typer.Option(help=", ".join(STATUSES))] = None,
@@ -60,7 +62,7 @@ def results(
 
 
 def _check(filters: dict[str, Any]) -> None:
-    for name, legal in (("kind", KINDS), ("status", STATUSES)):
+    for name, legal in (("kind", names()), ("status", STATUSES)):
         wrong = next((value for value in filters[name] or () if value not in legal), None)
         if wrong is not None:
             raise QuantKVError(f"--{name}: '{wrong}' is not one of {', '.join(legal)}")

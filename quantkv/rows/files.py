@@ -16,12 +16,11 @@ from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
 from quantkv.plugins import HINT
 from quantkv.rows.kinds import names
-from quantkv.rows.row import SCHEMA, strict_json
+from quantkv.rows.row import SCHEMA, STATUSES, strict_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STATUSES = ("ok", "failed", "skipped")
 HALF = r"\ud"
 """How JSON writes a half of a character."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from quantkv.rows.kinds import BUILT_IN, known
 
 SCHEMA = 1
+STATUSES = ("ok", "failed", "skipped")
 _COMPARED = ("spec", "attn")
 
 

@@ -31,13 +31,11 @@ class ReportedKind(RowKind):
 
     def table(self) -> Sequence[KindColumn]:
         """The columns of a table of its own: its numbers, where a kind does not say more of them."""
-        ends = ends_of(self.metrics)
-        hidden = {name for pair in ends.values() for name in pair}
         found = []
-        for name in (name for name in self.metrics if name not in hidden):
+        for name, ends in self._numbers().items():
             words, unit, _ = heading(name)
             header = f"{words} ({unit})" if unit else words
-            found.append(KindColumn(header, words, partial(number_text, name, ends=ends.get(name, ())), name))
+            found.append(KindColumn(header, words, partial(number_text, name, ends=ends), name))
         return found
 
     def caption(self, rows: Sequence[Row]) -> str:
@@ -53,8 +51,14 @@ class ReportedKind(RowKind):
         """What `compare` says of two rows with numbers: these, not judged, where a kind does not say more."""
         from quantkv.studies.changes import single
 
-        for name in self.metrics:
+        for name in self._numbers():
             yield single(name, heading(name)[1], *(row[self.name].get(name) for row in (a, b)))
+
+    def _numbers(self) -> dict[str, Sequence[str]]:
+        """Its numbers, each with the names of the ends of its interval."""
+        ends = ends_of(self.metrics)
+        hidden = {name for pair in ends.values() for name in pair}
+        return {name: ends.get(name, ()) for name in self.metrics if name not in hidden}
 
 
 def reported(name: str) -> ReportedKind:

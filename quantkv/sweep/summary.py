@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quantkv.rows.files import STATUSES, Row, rows_there
+from quantkv.rows.files import Row, rows_there
+from quantkv.rows.row import STATUSES
 
 
 @dataclass

@@ -10,8 +10,8 @@ from quantkv.drawing.axes import context_axis
 from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import GREY, draw_curves
 from quantkv.drawing.style import Style
+from quantkv.measurements.speed.drift import drifts
 from quantkv.studies.curves import METRICS, curves, with_baseline
-from quantkv.studies.drift import drifts
 from quantkv.studies.study import Study
 
 DRIFTED = "memory bandwidth drifted while timing"

@@ -33,7 +33,7 @@ class SpeedKind(Kind):
         return caption(rows)
 
     def remark(self, study: Any) -> str:
-        from quantkv.studies.drift import drifted
+        from quantkv.measurements.speed.drift import drifted
 
         return drifted(study)
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quantkv.measurements.speed.drift import drifted
 from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records
 from quantkv.report.html.looks import looks
 from quantkv.report.html.tasks import task_charts
 from quantkv.report.html.titles import against
 from quantkv.studies.curves import METRICS, Curve, curves, per_context, with_baseline
-from quantkv.studies.drift import drifted
 from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Study
 from quantkv.wording.numbers import compact, significant
 
