@@ -8,6 +8,7 @@ measured this way too, which is how the two are known to agree.
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,7 +34,16 @@ from quantkv.spec.specs import CacheSpec
 SAME_MODEL_KL = 1e-2
 """More than arithmetic can explain: the other interpreter has read the model's files differently."""
 PLAIN: dict[str, Any] = {"kind": "dynamic"}
-Held = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a cache tells of a window: tokens that each layer keeps and bytes of plain floats, both after the
+    prompt; (tokens read, bytes held) after each call that a scored token may follow."""
+
+    kept: list[int]
+    exact: int
+    held: list[tuple[int, int]]
 
 
 def decode_token_by_token(
@@ -57,28 +67,28 @@ class TokenByTokenArm:
         self.is_press = self.peer is not None and self.peer.is_press
         self.calls = prompt_calls(protocol, context, press=self.is_press)
         self.first = protocol.first_scored(context)
-        self.numbers: dict[str, Any] = {}
+        self.told = Told([], 0, [])
         self.cache: Any = None
         self.saturated: int | None = None
         self.notes: list[str] = []
         self.remote = self._opened() if self.peer else None
 
     def score(self, window: PreparedWindow) -> Scored:
-        logits, self.numbers = self._run(window)
+        logits, self.told = self._run(window)
         self._check_eviction()
         logits_ref = window.logits_ref.to(logits.device)
         tokens = compare(logits_ref, logits, window.ids[self.first + 1 :])
         if self.cache is not None:
             self.saturated = (self.saturated or 0) + self.cache.saturated
-        told = None if self.cache is None else packed_share(self.cache, self.numbers["kept"], len(tokens))
-        return Scored(tokens, told, torch.equal(logits, logits_ref))
+        packed = None if self.cache is None else packed_share(self.cache, self.told.kept, len(tokens))
+        return Scored(tokens, packed, torch.equal(logits, logits_ref))
 
     def figures(self, lengths: range) -> tuple[Bits, Result]:
         """Bits from the bytes the cache held on the last window, and the effective section of the row."""
         per_token = sum(heads * (d_key + d_value) for heads, d_key, d_value in hf.cache_shapes(self.model))
-        held = {length: 8 * size / (per_token * length) for length, size in self.numbers["held"]}
+        held = {length: 8 * size / (per_token * length) for length, size in self.told.held}
         at = max(length for length in held if length <= max(self.context, min(held)))
-        size, exact = dict(self.numbers["held"])[at], self.numbers["exact"]
+        size, exact = dict(self.told.held)[at], self.told.exact
         at_16 = size - exact + exact * 2 / self.model.dtype.itemsize
         bits = Bits(
             bits_cache=held[at],
@@ -98,36 +108,35 @@ class TokenByTokenArm:
         check_peer(self.peer, self.model.config)
         return Remote(self.peer, self.model, hf.stock_attention(self.model)) if self.peer.python else None
 
-    def _run(self, window: PreparedWindow) -> tuple[Tensor, dict[str, Any]]:
+    def _run(self, window: PreparedWindow) -> tuple[Tensor, Told]:
         if self.remote is not None and not self.notes:
             self._compare_models(self.remote, window)
         if self.peer is not None and self.peer.on_top is not None:
             return self._on_top(self.peer.on_top, window.ids)
         if self.remote is not None:
             tensors, numbers = self.remote.ask("decode", window.ids, self.calls, self.first)
-            return tensors["logits"], numbers
+            return tensors["logits"], Told(**numbers)
         recipe = self.peer.recipe if self.peer else PLAIN
         with hf.attention(self.model, hf.stock_attention(self.model)):
             cache = worker.new_cache(recipe, self.model.config)
-            return worker.decode(self.model, cache, recipe, window.ids, self.calls, self.first)
+            logits, numbers = worker.decode(self.model, cache, recipe, window.ids, self.calls, self.first)
+        return logits, Told(**numbers)
 
-    def _on_top(self, spec: CacheSpec, ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    def _on_top(self, spec: CacheSpec, ids: Tensor) -> tuple[Tensor, Told]:
         """The press prunes the exact prompt, our cache packs what is left and decodes on."""
         from quantkv.cache.quantized import QuantizedCache
 
-        pruned = self._pruned(ids)
-        self.numbers = {"kept": worker.kept_tokens(pruned)}
+        pruned, start = self._pruned(ids), sum(self.calls)
+        kept = worker.kept_tokens(pruned)
         spec = self.protocol.overrule_spec(spec)
         self.cache = QuantizedCache.from_cache(pruned, self.model.config, spec)
-        numbers = {**self.numbers, "exact": self.cache.exact_nbytes}
-        start = sum(self.calls)
-        before = [(start, self.cache.nbytes)]
+        exact, before = self.cache.exact_nbytes, [(start, self.cache.nbytes)]
         with hf.attention(self.model, "quantkv"):
             calls = worker.steps(ids, self.calls)
             logits, held = worker.run(
                 self.model, self.cache, ids, calls, start=start, first=self.first, size_of=lambda c: c.nbytes
             )
-        return logits, numbers | {"held": before + held}
+        return logits, Told(kept, exact, before + held)
 
     def _pruned(self, ids: Tensor) -> DynamicCache:
         assert self.peer is not None
@@ -155,17 +164,17 @@ class TokenByTokenArm:
     def _check_eviction(self) -> None:
         """Raise where a press removed nothing: hooks that never fired would look like a perfect method."""
         read = sum(self.calls)
-        if self.is_press and max(self.numbers["kept"]) >= read:
+        if self.is_press and max(self.told.kept) >= read:
             raise QuantKVError(f"{self.spec} dropped none of {read} tokens: the press did not run")
 
     def _effective(self, size: int) -> Result:
         section = effective(self.model, self.spec, self.cache, saturated=self.saturated)
         quantizes = self.peer is not None and not self.is_press
-        section["simulated"] |= quantizes and self.numbers["exact"] >= size
+        section["simulated"] |= quantizes and self.told.exact >= size
         untold = self.peer is not None and self.cache is None
         notes = ["packed reads are not told by this cache"] if untold else []
         if self.is_press:
-            kept, read = self.numbers["kept"], sum(self.calls)
+            kept, read = self.told.kept, sum(self.calls)
             notes.append(f"layers keep {min(kept)} to {max(kept)} of {read} tokens")
         return section | {"notes": [*section["notes"], *notes, *self.notes]}
 
