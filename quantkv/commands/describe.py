@@ -19,7 +19,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Show, layer by layer, what a format does to a model's cache and the bytes it will hold."""
-    from quantkv.sweep.describe import describe_cache
+    from quantkv.planner.describe import describe_cache
 
     found = describe_cache(model, format, context)
     if as_json:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from quantkv.errors import QuantKVError
+from quantkv.planner import sizes
+from quantkv.planner.sizes import both_sizes, size
+from quantkv.sweep.config import Sweep
+from quantkv.sweep.costs import Past, cell_costs
+from quantkv.sweep.grid import Cell, blocks
+from quantkv.sweep.naming import ModelNames
+from quantkv.sweep.preflight import check_limit, model_config
+from quantkv.sweep.progress import duration
+from quantkv.sweep.shards import planned
 from quantkv.wording.wide import print_wide
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from quantkv.sweep.config import Sweep
-    from quantkv.sweep.costs import Cost, Past
-    from quantkv.sweep.grid import Cell
 
 TOO_LARGE = "!"
 
@@ -21,24 +26,10 @@ TOO_LARGE = "!"
 def print_grid(settings: Sweep, console: Console) -> None:
     """Print what a sweep would measure; nothing is loaded, measured or written."""
     with console.status("reading configurations"):
-        from quantkv.planner.sizes import both_sizes, free_memory
-        from quantkv.sweep.costs import Past, cell_costs
-        from quantkv.sweep.shards import planned
-
-        cells = planned(settings)
-        costs = dict(zip(cells, cell_costs(cells)))
-        free, past = free_memory(), Past(settings)
-    print_wide(_table(cells, costs, free.nbytes), console)
+        found = _Grid(settings)
+    print_wide(found.table(), console)
     console.print()
-    lines = [
-        "sizes: the cache at its context, without weights and activations",
-        f"free now: {both_sizes(free.nbytes)} ({free.where}); speed holds the caches of a line at once",
-        *_remarks(cells, costs, free.nbytes),
-        *(f"{TOO_LARGE} the sweep would stop: {why}" for why in _beyond(settings)),
-        f"{len(cells)} cells; results would go to {settings.run.out}",
-        *_time(cells, past),
-    ]
-    for line in lines:
+    for line in found.lines():
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -46,86 +37,87 @@ def grid(settings: Sweep) -> dict[str, Any]:
     """The same for a program: each cell, the bytes of its cache (null where unknown), whether it fits and
     whether it has a row; seconds for those without one, the kinds of which nothing is known, and what would
     stop the sweep before it begins."""
-    from quantkv.planner.sizes import free_memory
-    from quantkv.sweep.costs import Past, cell_costs
-    from quantkv.sweep.shards import planned
-
-    cells = planned(settings)
-    free, past = free_memory(), Past(settings)
-    seconds, unknown = past.seconds(cell for cell in cells if not past.has(cell))
-    told = [
-        {"kind": cell.kind, "part": cell.part or None, **cell.requested(), "prefill": cell.prefill}
-        | {"cache_bytes": cost.cache, "fits": cost.fits(free.nbytes), "finished": past.has(cell)}
-        for cell, cost in zip(cells, cell_costs(cells))
-    ]
-    time = {"seconds": seconds, "no_estimate_for": list(unknown)}
-    told_of_all = {"out": str(settings.run.out), "free_bytes": free.nbytes, "stops": list(_beyond(settings))}
-    return told_of_all | time | {"cells": told}
+    found = _Grid(settings)
+    seconds, unknown = found.past.seconds(found.open_cells)
+    whole = {"out": str(settings.run.out), "free_bytes": found.free.nbytes, "stops": list(found.beyond())}
+    whole |= {"seconds": seconds, "no_estimate_for": list(unknown)}
+    return whole | {"cells": [found.told(cell) for cell in found.cells]}
 
 
-def _table(cells: list[Cell], costs: dict[Cell, Cost], free: int) -> Table:
-    from rich.table import Table
+class _Grid:
+    """The cells of a sweep, what they take, and which of them are open: without a row."""
 
-    from quantkv.sweep.grid import blocks
-    from quantkv.sweep.naming import ModelNames
+    def __init__(self, settings: Sweep) -> None:
+        self.settings, self.cells = settings, planned(settings)
+        self.names = ModelNames(cell.model for cell in self.cells)
+        self.costs = dict(zip(self.cells, cell_costs(self.cells)))
+        self.free, self.past = sizes.free_memory(), Past(settings)
+        self.finished = {cell for cell in self.cells if self.past.has(cell)}
+        self.open_cells = [cell for cell in self.cells if cell not in self.finished]
 
-    names = ModelNames(cell.model for cell in cells)
-    table = Table("kind", "model", "context", "batch", "seed", "prefill", "formats", box=None, pad_edge=False)
-    for block in blocks(cells):
-        head = block.head
-        seed = str(head.seed) if head.kind == "quality" else "-"
-        formats = ", ".join(_name(cell, costs[cell], free) for cell in block.cells)
-        kind = f"{head.kind} {head.part}".strip()
-        model = names.of(head.model)
-        table.add_row(kind, model, str(head.context), str(head.batch), seed, head.prefill, formats)
-    return table
+    def fits(self, cell: Cell) -> bool:
+        return self.costs[cell].fits(self.free.nbytes)
 
+    def told(self, cell: Cell) -> dict[str, Any]:
+        told = {"kind": cell.kind, "part": cell.part or None, **cell.requested(), "prefill": cell.prefill}
+        told |= {"cache_bytes": self.costs[cell].cache, "fits": self.fits(cell)}
+        return told | {"finished": cell in self.finished}
 
-def _name(cell: Cell, cost: Cost, free: int) -> str:
-    from quantkv.planner.sizes import size
+    def table(self) -> Table:
+        names = ("kind", "model", "context", "batch", "seed", "prefill", "formats")
+        table = Table(*names, box=None, pad_edge=False)
+        for block in blocks(self.cells):
+            head = block.head
+            seed = str(head.seed) if head.kind == "quality" else "-"
+            formats = ", ".join(self._format(cell) for cell in block.cells)
+            kind, model = f"{head.kind} {head.part}".strip(), self.names.of(head.model)
+            table.add_row(kind, model, str(head.context), str(head.batch), seed, head.prefill, formats)
+        return table
 
-    held = "?" if cost.cache is None else size(cost.cache)
-    return f"{cell.label} {held}" + ("" if cost.fits(free) else f" {TOO_LARGE}")
+    def _format(self, cell: Cell) -> str:
+        cache = self.costs[cell].cache
+        words = f"{cell.label} {'?' if cache is None else size(cache)}"
+        return words if self.fits(cell) else f"{words} {TOO_LARGE}"
 
+    def lines(self) -> Iterator[str]:
+        yield "sizes: the cache at its context, without weights and activations"
+        free = f"{both_sizes(self.free.nbytes)} ({self.free.where})"
+        yield f"free now: {free}; speed holds the caches of a line at once"
+        yield from self._remarks()
+        yield from (f"{TOO_LARGE} the sweep would stop: {why}" for why in self.beyond())
+        yield f"{len(self.cells)} cells; results would go to {self.settings.run.out}"
+        yield from self._time()
 
-def _remarks(cells: list[Cell], costs: dict[Cell, Cost], free: int) -> Iterator[str]:
-    """Why sizes are unknown, and which cells do not fit beside the weights of their model."""
-    from quantkv.planner.sizes import both_sizes
-    from quantkv.sweep.naming import ModelNames
+    def _remarks(self) -> Iterator[str]:
+        """Why sizes are unknown, and which cells do not fit beside the weights of their model."""
+        for why in dict.fromkeys(cost.why for cost in self.costs.values() if cost.why):
+            yield f"? {why}"
+        large: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            if not self.fits(cell):
+                large.setdefault(self.names.of(cell.model), []).append(cell)
+        for model, cells in large.items():
+            weights = both_sizes(self.costs[cells[0]].weights or 0)
+            yield f"{TOO_LARGE} {len(cells)} cells of {model} cannot fit: its weights take {weights}"
 
-    names = ModelNames(cell.model for cell in cells)
-    for why in dict.fromkeys(cost.why for cost in costs.values() if cost.why):
-        yield f"? {why}"
-    for model in dict.fromkeys(names.of(cell.model) for cell in cells):
-        large = [cell for cell in cells if names.of(cell.model) == model and not costs[cell].fits(free)]
-        if large:
-            weights = both_sizes(costs[large[0]].weights or 0)
-            yield f"{TOO_LARGE} {len(large)} cells of {model} cannot fit: its weights take {weights}"
+    def beyond(self) -> Iterator[str]:
+        """Models that cannot be found, or read fewer tokens than the sweep would give them."""
+        for entry in self.settings.models:
+            try:
+                if (config := model_config(entry)) is not None:
+                    check_limit(config, entry.id, self.settings)
+            except QuantKVError as error:
+                yield str(error)
 
-
-def _beyond(settings: Sweep) -> Iterator[str]:
-    """Models that cannot be found, or read fewer tokens than the sweep would give them."""
-    from quantkv.errors import QuantKVError
-    from quantkv.sweep.preflight import check_limit, model_config
-
-    for entry in settings.models:
-        try:
-            if (config := model_config(entry)) is not None:
-                check_limit(config, entry.id, settings)
-        except QuantKVError as error:
-            yield str(error)
-
-
-def _time(cells: list[Cell], past: Past) -> Iterator[str]:
-    """From rows that are there: how many cells have one, and the time of the others."""
-    from quantkv.sweep.progress import duration
-
-    open_cells = [cell for cell in cells if not past.has(cell)]
-    if len(open_cells) < len(cells):
-        yield f"{len(cells) - len(open_cells)} of them have a row there already"
-    if not open_cells:
-        return
-    seconds, unknown = past.seconds(open_cells)
-    known = [f"about {duration(seconds)}, going by earlier rows"] if seconds else []
-    missing = [f"no estimate for {', '.join(unknown)}: no such cell has finished there"] if unknown else []
-    yield f"time: {'; '.join(known + missing)}"
+    def _time(self) -> Iterator[str]:
+        """From rows that are there: how many cells have one, and the time of the others."""
+        if self.finished:
+            yield f"{len(self.finished)} of them have a row there already"
+        if not self.open_cells:
+            return
+        seconds, unknown = self.past.seconds(self.open_cells)
+        known = [f"about {duration(seconds)}, going by earlier rows"] if seconds else []
+        missing = (
+            [f"no estimate for {', '.join(unknown)}: no such cell has finished there"] if unknown else []
+        )
+        yield f"time: {'; '.join(known + missing)}"

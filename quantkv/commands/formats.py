@@ -13,7 +13,7 @@ from quantkv.wording.wide import print_wide
 
 def formats(as_json: Json = False) -> None:
     """List the named formats: their short string, size, and which tokens stay exact."""
-    from quantkv.sweep.describe import format_records, formats_table
+    from quantkv.planner.formats import format_records, formats_table
 
     if as_json:
         typer.echo(json.dumps({"formats": format_records()}, indent=2))

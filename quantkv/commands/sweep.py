@@ -15,6 +15,7 @@ from quantkv.wording.streams import new_console
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from quantkv.sweep.config import Sweep
     from quantkv.sweep.summary import Summary
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
@@ -43,13 +44,23 @@ def sweep(
     import_files(imports)
     options = {"out": out, "executor": executor, "shard": shard}
     named = [f"run.{name}={json.dumps(str(value))}" for name, value in options.items() if value is not None]
-    given = [*(overrides or []), *named]
-    settings = load_config(config, given)
+    settings = load_config(config, [*(overrides or []), *named])
     if dry_run:
-        from quantkv.commands.dry_run import grid, print_grid
+        _show_grid(settings, console, as_json)
+    else:
+        _measure(settings, console, as_json)
 
-        typer.echo(json.dumps(grid(settings), indent=2)) if as_json else print_grid(settings, console)
-        return
+
+def _show_grid(settings: Sweep, console: Console, as_json: bool) -> None:
+    with console.status("starting"):
+        from quantkv.commands.dry_run import grid, print_grid
+    if as_json:
+        typer.echo(json.dumps(grid(settings), indent=2))
+    else:
+        print_grid(settings, console)
+
+
+def _measure(settings: Sweep, console: Console, as_json: bool) -> None:
     with console.status("starting"):
         from quantkv.sweep.labels import current_names
         from quantkv.sweep.run import run_sweep

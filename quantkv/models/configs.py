@@ -33,6 +33,19 @@ def load_config(name: str | Path, *, revision: str | None = None) -> PreTrainedC
     return _from_hub(name, revision)
 
 
+def config_alone(name: str, *, revision: str | None = None) -> PreTrainedConfig | None:
+    """The same; None where only loading the model will tell what is wrong with it. A name that is no model at
+    all raises QuantKVError."""
+    try:
+        return load_config(name, revision=revision)
+    except UnsupportedError:
+        return None
+    except QuantKVError:
+        if Path(name).expanduser().exists():
+            return None
+        raise
+
+
 def _from_gguf(path: Path) -> PreTrainedConfig:
     """From the header of a GGUF file, whose vocabulary takes seconds to read, or from the copy that loading
     it once has left."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.errors import QuantKVError
 from quantkv.sweep.config import ModelEntry, Sweep
 from quantkv.sweep.grid import MEMORY_STEPS
 
@@ -13,16 +12,9 @@ from quantkv.sweep.grid import MEMORY_STEPS
 def model_config(entry: ModelEntry) -> Any | None:
     """The configuration alone; None where only loading the model will tell what is wrong with it. A name that
     is no model at all raises QuantKVError, before anything is measured."""
-    from quantkv.models.configs import load_config
+    from quantkv.models.configs import config_alone
 
-    try:
-        return load_config(entry.location, revision=entry.revision)
-    except UnsupportedError:
-        return None
-    except QuantKVError:
-        if Path(entry.location).exists():
-            return None
-        raise
+    return config_alone(entry.location, revision=entry.revision)
 
 
 def tokens_needed(sweep: Sweep) -> int:

@@ -1,4 +1,4 @@
-"""What a format is, without running anything: the table of presets, and a model's cache layer by layer."""
+"""A model's cache in one format, layer by layer, without running anything."""
 
 from __future__ import annotations
 
@@ -6,78 +6,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from rich.console import RenderableType
 from rich.table import Table
 
 from quantkv.arms.formats import parse_format
+from quantkv.cache.quantized import QuantizedCache
+from quantkv.models import load_model
+from quantkv.models.configs import config_alone
+from quantkv.planner.probe import probe
 from quantkv.rows.row import strict_json
-from quantkv.spec.specs import CacheSpec, presets
-from quantkv.spec.tensors import TensorSpec
-from quantkv.sweep.config import ModelEntry
-from quantkv.sweep.preflight import model_config
 
-HEAD_DIM, KV_HEADS = 64, 4
 COUNTERS = ("tokens", "saturated", "packed_at", "deep_rollbacks", "materialized", "padding_from")
-
-
-def formats_table() -> Table:
-    """The presets; bits are those of full pages at head_dim 64."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in (
-        "name",
-        "bits",
-        "keys",
-        "values",
-        "one scale for",
-        "sinks",
-        "recent",
-        "flush",
-    ):
-        table.add_column(name, justify="right" if name in ("bits", "sinks") else "left")
-    for name, spec in presets().items():
-        table.add_row(name, *_columns(spec))
-    return table
-
-
-def format_records() -> list[dict[str, Any]]:
-    """The same with every value by its name."""
-    return [{"name": name} | _record(spec) for name, spec in presets().items()]
-
-
-def _record(spec: CacheSpec) -> dict[str, Any]:
-    key, value = spec.key, spec.value
-    both = {"keys": key, "values": value}
-    return {
-        "spec": str(spec),
-        "bits_packed": _bits(spec),
-        "sinks": spec.sinks,
-        **{f"{name}_codec": str(tensor) for name, tensor in both.items()},
-        **{f"{name}_share_a_scale": _sharing(tensor) for name, tensor in both.items()},
-        **{f"{name}_recent": tensor.recent for name, tensor in both.items()},
-        **{f"{name}_flush": tensor.flush for name, tensor in both.items()},
-    }
-
-
-def _bits(spec: CacheSpec) -> float:
-    return spec.bits_packed(head_dim=HEAD_DIM, num_key_value_heads=KV_HEADS)
-
-
-def _columns(spec: CacheSpec) -> list[str]:
-    key, value = spec.key, spec.value
-    sharing = _once(_sharing(key), _sharing(value))
-    window = [_once(key.recent, value.recent), _once(key.flush, value.flush)]
-    return [f"{_bits(spec):g}", str(key), str(value), sharing, str(spec.sinks), *window]
-
-
-def _once(key: object, value: object) -> str:
-    return str(key) if key == value else f"{key} / {value}"
-
-
-def _sharing(tensor: TensorSpec) -> str:
-    if tensor.sharing is None:
-        return "none"
-    unit = {"channel": "tokens", "token": "channels"}.get(tensor.sharing)
-    return f"{tensor.sharing} ({tensor.group} {unit})" if unit else tensor.sharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +52,6 @@ class Description:
 
 def describe_cache(model: str, text: str, context: int) -> Description:
     """What a cache holds after ``context`` tokens, from a model's configuration alone where it has one."""
-    from quantkv.cache.quantized import QuantizedCache
-
     spec, config = parse_format(text), _config(model)
     cache = QuantizedCache(config, spec)
     half = 2 * _fill(cache, config, context)
@@ -132,21 +70,13 @@ def describe_cache(model: str, text: str, context: int) -> Description:
 
 
 def _config(model: str) -> Any:
-    config = model_config(ModelEntry(id=model))
-    if config is not None:
-        return config
-    from quantkv.models import load_model
-
-    return load_model(model)[0].config
+    config = config_alone(model)
+    return load_model(model)[0].config if config is None else config
 
 
 def _fill(cache: Any, config: Any, context: int) -> int:
     """Append ``context`` tokens of zeros to every layer, whose bytes are those of any other tokens, and count
     the elements appended."""
-    import torch
-
-    from quantkv.planner.probe import probe
-
     elements = 0
     for index, layer in enumerate(probe(config, torch.float32).layers):
         if layer.key is None or layer.value is None:
