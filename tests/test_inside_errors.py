@@ -12,7 +12,7 @@ from transformers import DynamicCache, LlamaConfig
 from quantkv import QuantizedCache
 from quantkv.attention import AttentionOptions
 from quantkv.measurements.inside.capture import LayerCall
-from quantkv.measurements.inside.errors import exact_output, layer_errors, relative_rms
+from quantkv.measurements.inside.layer_errors import exact_output, layer_errors, relative_rms
 from quantkv.measurements.inside.what_is_read import Held, held
 
 

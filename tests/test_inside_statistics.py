@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkv.measurements.inside.statistics import (
+from quantkv.measurements.inside.channels import (
     BINS,
     channel_statistics,
     head_statistics,

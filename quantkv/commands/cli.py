@@ -18,12 +18,12 @@ from quantkv.commands.formats import formats
 from quantkv.commands.import_rows import import_rows
 from quantkv.commands.inspect import inspect
 from quantkv.commands.lm_eval import SETTINGS, lm_eval
+from quantkv.commands.options import options
 from quantkv.commands.paper import paper
 from quantkv.commands.plan import plan
 from quantkv.commands.report import report
 from quantkv.commands.results import results
 from quantkv.commands.sweep import sweep
-from quantkv.commands.version import options
 from quantkv.commands.watch import watch
 from quantkv.errors import QuantKVError
 from quantkv.wording.escapes import visible

@@ -18,14 +18,14 @@ from quantkv.errors import QuantKVError
 from quantkv.instruments.huggingface import check_length
 from quantkv.instruments.windows import make_windows
 from quantkv.measurements.inside.capture import LayerCall, capture
-from quantkv.measurements.inside.errors import exact_output, layer_errors
-from quantkv.measurements.inside.statistics import (
+from quantkv.measurements.inside.channels import (
     ChannelStatistics,
     HeadStatistics,
     channel_statistics,
     head_statistics,
     magnitude_map,
 )
+from quantkv.measurements.inside.layer_errors import exact_output, layer_errors
 from quantkv.measurements.inside.what_is_read import held, packs
 from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.spec.tensors import DEFAULT_SINKS
