@@ -149,7 +149,7 @@ def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> 
     from quantkv.cache.names import cache_argument
     from quantkv.cache.quantized import QuantizedCache
     from quantkv.decode_exact.simulate import simulate
-    from quantkv.models import load_model
+    from quantkv.models.loading import load_model
 
     model, _ = load_model("random-llama", dtype="float64")
     spec = replace(

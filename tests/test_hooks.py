@@ -34,6 +34,10 @@ model.set_attn_implementation("quantkv")
 for m in (model, loaded):
     assert m.config._attn_implementation == "quantkv"
     assert torch.allclose(m(ids, attention_mask=mask).logits[mask == 1], expected, atol=1e-5)
+from quantkv.cache.hooks import quantkv_attention, quantkv_mask
+from transformers import AttentionInterface, AttentionMaskInterface
+assert AttentionInterface()["quantkv"] is quantkv_attention  # nothing stands between any more
+assert AttentionMaskInterface()["quantkv"] is quantkv_mask
 """
 WHOLE = """
 import inspect, sys

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.models import gguf_checkpoint, load_model, random_model
-from quantkv.models.weights import check_loaded
+from quantkv.models.completeness import check_loaded
 
 Weights = dict[str, torch.Tensor]
 LAST, FIRST = "model.layers.1.", "model.layers.0."

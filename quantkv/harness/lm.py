@@ -27,7 +27,8 @@ from quantkv.harness.reads import Reads, generated_reads
 from quantkv.harness.rows import Row, Wave, split_in_waves
 from quantkv.instruments.divergence import finite
 from quantkv.instruments.huggingface import evaluating
-from quantkv.models import load_model, model_identity
+from quantkv.models.identity import model_identity
+from quantkv.models.loading import load_model
 from quantkv.spec.specs import CacheSpec, presets
 from quantkv.version import __version__
 

@@ -25,8 +25,8 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.models.completeness import check_loaded
 from quantkv.models.packaged import cache_folder, temporary_folder
-from quantkv.models.weights import check_loaded
 from quantkv.quiet import quiet
 
 CONVERSION = 2

@@ -14,13 +14,13 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
+from quantkv.models.completeness import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
 from quantkv.models.gguf_checkpoint import converted_folder, read_source
 from quantkv.models.identity import Source
 from quantkv.models.names import dtype_named, is_built_in, is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
 from quantkv.models.precision import describe_precision
 from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, random_model
-from quantkv.models.weights import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
 from quantkv.quiet import quiet
 from quantkv.wording.suggestions import nearest
 

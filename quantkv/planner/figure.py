@@ -14,7 +14,7 @@ from quantkv.drawing.style import BASELINE, RC, Style, styles_for
 from quantkv.drawing.text import NARROW, drawn
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
-from quantkv.planner import Plan
+from quantkv.planner.planning import Plan
 
 SHORTEST, POINTS = 512, 96
 HEIGHT = 3.1

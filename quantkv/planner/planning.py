@@ -23,7 +23,7 @@ from quantkv.models.names import DTYPES, dtype_named
 from quantkv.models.precision import describe_precision
 from quantkv.planner.probe import ModelShape, probe
 from quantkv.planner.sizes import Memory, both_sizes, machine_memory, parse_size
-from quantkv.planner.stored import quantization_of
+from quantkv.planner.stored_weights import quantization_of
 from quantkv.spec.specs import CacheSpec, presets
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from quantkv.cache.layer_shapes import LayerShape
 from quantkv.cache.without_data import model_without_data, shapes_without_data
-from quantkv.planner.stored import quantization_of, stored_nbytes
+from quantkv.planner.stored_weights import quantization_of, stored_nbytes
 
 
 @dataclass(frozen=True)

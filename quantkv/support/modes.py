@@ -197,6 +197,6 @@ def _left_padded(*pads: int) -> Tensor:
 
 @once
 def _assistant(vocabulary: int) -> Any:
-    from quantkv.models import random_model
+    from quantkv.models.synthetic import random_model
 
     return random_model("random-llama", num_hidden_layers=1, vocab_size=vocabulary)
