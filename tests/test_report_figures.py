@@ -24,8 +24,10 @@ from rows import (
 from quantkv.drawing.figure import rendered
 from quantkv.drawing.style import FONT_SIZE, STYLES, WIDTHS
 from quantkv.errors import QuantKVError
-from quantkv.report.plots import FIGURES, can_draw, draw
+from quantkv.report.figures import of_studies
+from quantkv.report.plots import can_draw, draw
 
+FIGURES = of_studies()
 FORMATS = ["fp16", "fp8-e4m3", "int8-channel", "int8-head", "int4-head", "kivi-4", "kivi-2"]
 
 

@@ -15,12 +15,12 @@ from test_paper import retrieval_row
 from quantkv.comparison import compare
 from quantkv.comparison.table import comparison_lines
 from quantkv.report import terminal_table, write_report
+from quantkv.report.figures import titles
 from quantkv.report.html.data import payload
 from quantkv.report.html.index import results
 from quantkv.report.kind_tables import kind_tables
 from quantkv.report.tables import latex_table, markdown_table
 from quantkv.studies.captions import caption
-from quantkv.studies.names import FIGURES
 from quantkv.studies.study import studies
 
 ENDS = ("delta_nll_low", "delta_nll_high", "kl_low", "kl_high", "ratio_low", "ratio_high")
@@ -50,7 +50,7 @@ def words(page: str) -> str:
 
 def test_four_windows_give_no_bold_and_no_word_of_intervals_in_any_file(tmp_path: Path) -> None:
     rows = few(native(sweep_rows((512, 2048))))
-    write_report(rows, tmp_path, figures=FIGURES, files=["png"])
+    write_report(rows, tmp_path, figures=titles(), files=["png"])
     printed = io.StringIO()
     terminal_table(rows, Console(file=printed, width=200))
     texts = {path.name: path.read_text() for path in tmp_path.iterdir() if path.suffix != ".png"}

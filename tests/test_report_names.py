@@ -22,7 +22,8 @@ from test_report_escapes import NAMES
 from test_report_html import Parsed
 
 from quantkv.drawing.figure import rendered
-from quantkv.report.plots import FIGURES, draw, draw_together
+from quantkv.report.figures import of_studies
+from quantkv.report.plots import draw, draw_together
 from quantkv.report.write import write_report
 
 HARD = (
@@ -83,7 +84,7 @@ def test_a_report_is_written_and_names_can_be_read_back(name: str) -> None:
         assert {row["format"] for row in table} == {stored} == {row["model"] for row in table}
 
 
-@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("figure", of_studies())
 def test_every_figure_shows_names_of_mathematics_markup_and_paths_as_they_stand(figure: str) -> None:
     shown = {r"$\textbf{ours}$", "_a_b", "50 % & $5", "<b>|x|</b>", "/models/`x`"}
     rows = [row for name in shown for row in rows_named(name) if row["kind"] != "retrieval"]

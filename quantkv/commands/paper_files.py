@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from quantkv.errors import QuantKVError
 from quantkv.report.extras import inspections_in
+from quantkv.report.figures import titles
 from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows
-from quantkv.studies.names import FIGURES
 from quantkv.sweep.config import Report
 from quantkv.sweep.source import read_yaml
 from quantkv.wording.messages import lines
@@ -60,7 +60,7 @@ def settings_of(study: Path) -> Report:
     path = study / SETTINGS
     given = read_yaml(path) if path.exists() else {}
     try:
-        return Report.model_validate({"figures": FIGURES, "html": False, **given})
+        return Report.model_validate({"figures": tuple(titles()), "html": False, **given})
     except ValidationError as error:
         raise QuantKVError("\n".join(f"{path}: {line}" for line in lines(error, Report))) from None
 

@@ -1,4 +1,4 @@
-"""Figures that are not of a study of quality, speed and memory: needles, and the errors of an inspection."""
+"""Figures that are not of a study: those of a kind's own table, and the errors of an inspection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
+from quantkv.report.figures import titles
 from quantkv.report.kind_tables import caption
-from quantkv.studies.groups import Group, Row, groups
-from quantkv.studies.names import TITLES
+from quantkv.studies.groups import Row, groups
+from quantkv.studies.kind import reported, tabled
 from quantkv.wording.parts import DIGITS
 
 if TYPE_CHECKING:
@@ -33,18 +34,22 @@ class Extra:
 
 def extra_figures(rows: Sequence[Row], inspections: Iterable[Path]) -> list[Extra]:
     """Those that can be drawn: retrieval needs rows with numbers, layers inspections of some format."""
-    found = [group for group in groups(rows, "retrieval") if any(row["status"] == "ok" for row in group.rows)]
-    several = len(found) > 1
-    needles = [
-        Extra("retrieval", f"retrieval-{group.slug}" if several else "retrieval", caption(group), draw)
-        for group, draw in ((group, partial(_needles, group)) for group in found)
-    ]
+    places = [(own, name) for own in tabled() for name in reported(own).figures]
+    pictures = [extra for own, name in places for extra in _pictures(rows, own, name)]
     folders = [folder for folder in inspections if (folder / ERRORS).read_text(encoding="utf-8").strip()]
     layers = [
         Extra("layers", stem, _inspection_caption(_facts(folder)), partial(_layers, folder))
         for stem, folder in _numbered("layers", folders)
     ]
-    return needles + layers
+    return pictures + layers
+
+
+def _pictures(rows: Sequence[Row], own: str, name: str) -> Iterator[Extra]:
+    """One for each table of the kind that has numbers."""
+    found = [group for group in groups(rows, own) if any(row["status"] == "ok" for row in group.rows)]
+    for group in found:
+        stem = f"{name}-{group.slug}" if len(found) > 1 else name
+        yield Extra(name, stem, caption(group), partial(reported(own).picture, name, group))
 
 
 def inspections_in(folder: Path) -> list[Path]:
@@ -58,12 +63,6 @@ def inspections_in(folder: Path) -> list[Path]:
 def _numbered(name: str, items: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     for index, item in enumerate(items):
         yield (name if len(items) == 1 else f"{name}-{index + 1}"), item
-
-
-def _needles(group: Group) -> Figure:
-    from quantkv.measurements.retrieval.needle_figure import needle_figure
-
-    return needle_figure(group)
 
 
 def _layers(folder: Path) -> Figure:
@@ -92,4 +91,4 @@ def _inspection_caption(facts: dict[str, Any]) -> str:
 
 
 def described(extra: Extra) -> str:
-    return f"{TITLES[extra.name]} {extra.caption}"
+    return f"{titles()[extra.name]} {extra.caption}"

@@ -12,15 +12,9 @@ from quantkv.drawing.legend import Legend, place_legends
 from quantkv.drawing.style import BASELINE, RC, WIDTHS, styles_for
 from quantkv.drawing.text import drawn
 from quantkv.errors import QuantKVError
-from quantkv.measurements.memory import figures as memory
-from quantkv.measurements.quality import figures as quality
-from quantkv.measurements.speed import figures as speed
-from quantkv.studies.names import KINDS_OF
+from quantkv.report.figures import OVERVIEW, of_studies, panels
 from quantkv.studies.study import Study
 
-PANELS = memory.PANELS | speed.PANELS | quality.PANELS
-FIGURES = tuple(KINDS_OF)
-OVERVIEW = ("memory", "decode_tps", "ppl_ratio", "kl")
 PANEL_HEIGHT = {"one-column": 2.05, "two-column": 2.35}
 TITLE_POINTS = 185.0
 
@@ -28,17 +22,17 @@ TITLE_POINTS = 185.0
 def can_draw(study: Study, figure: str) -> bool:
     """Whether the study holds at least one number for this figure."""
     names = OVERVIEW if figure == "overview" else (figure,)
-    return any(PANELS[name].can_draw(study) for name in names)
+    return any(panels()[name].can_draw(study) for name in names)
 
 
 def draw(study: Study, figure: str, *, width: str = "one-column") -> Figure:
     """One figure of one study; ``overview`` shows the panels for which there are numbers."""
-    if figure not in FIGURES:
-        raise QuantKVError(f"unknown figure '{figure}'; known are {', '.join(FIGURES)}")
+    if figure not in of_studies():
+        raise QuantKVError(f"unknown figure '{figure}'; known are {', '.join(of_studies())}")
     if width not in WIDTHS:
         raise QuantKVError(f"unknown width '{width}'; known are {', '.join(WIDTHS)}")
     names = [name for name in OVERVIEW if can_draw(study, name)] if figure == "overview" else [figure]
-    titles = [f"({letter}) {PANELS[name].title}" for letter, name in zip("abcd", names) if names[1:]]
+    titles = [f"({letter}) {panels()[name].title}" for letter, name in zip("abcd", names) if names[1:]]
     return _compose([study] * len(names), names, titles, width)
 
 
@@ -57,7 +51,7 @@ def _compose(found: Sequence[Study], names: Sequence[str], titles: Sequence[str]
         figure = blank(width, lines * max(_height(study, name, width) for study, name in zip(found, names)))
         axes = figure.subplots(lines, columns, squeeze=False).ravel()
         for study, name, ax in zip(found, names, axes):
-            PANELS[name].draw(ax, study, styles, legend)
+            panels()[name].draw(ax, study, styles, legend)
         for title, ax in zip(titles, axes):
             ax.set_title(drawn(title, TITLE_POINTS), loc="left")
         for ax in axes[len(names) :]:
@@ -67,5 +61,5 @@ def _compose(found: Sequence[Study], names: Sequence[str], titles: Sequence[str]
 
 
 def _height(study: Study, name: str, width: str) -> float:
-    own = PANELS[name].inches
+    own = panels()[name].inches
     return own(study) if own else PANEL_HEIGHT[width]

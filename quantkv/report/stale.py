@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from quantkv.studies.names import FIGURES, FILES
+from quantkv.report.figures import FILES, titles
 
 SHOWN = r"\\includegraphics\[[^]]*\]\{([\w.-]+)\}"
 LISTS = {"figures.tex": SHOWN, "figures-together.tex": SHOWN}
@@ -21,7 +21,7 @@ def figures_shown(folder: Path) -> set[str]:
         path = folder / table
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         names |= {name.rpartition(".")[0] for name in re.findall(shown, text)}
-    figures = [name for name in names if name.partition("-")[0] in FIGURES]
+    figures = [name for name in names if name.partition("-")[0] in titles()]
     return {*LISTS, *(f"{name}.{kind}" for name in figures for kind in FILES)}
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from quantkv.report.figures import figure_title, kinds_of
 from quantkv.report.markup import latex_figure
 from quantkv.report.tables import Block, by_context, latex_lines, markdown_lines
 from quantkv.studies.best import rule
-from quantkv.studies.captions import figure_title, marks, sentences
+from quantkv.studies.captions import marks, sentences
 from quantkv.studies.column import Column
 from quantkv.studies.columns import printed_columns
-from quantkv.studies.names import KINDS_OF
 from quantkv.studies.notes import remarks
 from quantkv.studies.study import Study
 from quantkv.wording.escapes import paragraph
@@ -85,7 +85,7 @@ def drawable(joint: Joint, wanted: Iterable[str]) -> dict[str, Joint]:
 
     found = {}
     for name in wanted:
-        if name in KINDS_OF and name != "overview":
+        if kinds_of(name) and name != "overview":
             own = [pair for pair in zip(joint.studies, joint.labels) if can_draw(pair[0], name)]
             if len(own) > 1:
                 found[name] = Joint(f"{name}-{joint.stem}", *zip(*own))
@@ -95,7 +95,7 @@ def drawable(joint: Joint, wanted: Iterable[str]) -> dict[str, Joint]:
 def figure_together(name: str, joint: Joint, file: str) -> str:
     """The figure environment; ``joint`` has the studies that are drawn."""
     shown = f"{figure_title(name, joint.studies[0])} A panel for each model, with axes of its own."
-    return latex_figure(file, f"{shown} {said_together(joint, KINDS_OF[name])}", wide=True)
+    return latex_figure(file, f"{shown} {said_together(joint, kinds_of(name))}", wide=True)
 
 
 def said_together(joint: Joint, kinds: Iterable[str] | None = None) -> str:

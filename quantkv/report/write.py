@@ -15,14 +15,14 @@ from quantkv.drawing.style import WIDTHS
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
 from quantkv.report.extras import Extra, described, extra_figures
+from quantkv.report.figures import FILES, OTHER_NAMES, figure_title, kinds_of, titles
 from quantkv.report.kind_tables import kind_tables
 from quantkv.report.markup import csv, latex_figure
 from quantkv.report.stale import figures_shown, remove_stale
 from quantkv.report.tables import latex_table, markdown_table
 from quantkv.report.together import PARTS, drawable, figure_together, joints, tables_together
-from quantkv.studies.captions import caption, figure_title
+from quantkv.studies.captions import caption
 from quantkv.studies.kind import tabled
-from quantkv.studies.names import FIGURES, FILES, KINDS_OF, OTHER_NAMES
 from quantkv.studies.study import Row, Study, studies, summary_frame
 from quantkv.wording.escapes import markdown
 
@@ -55,7 +55,7 @@ def write_report(
     results: str | Path | Sequence[Row],
     out: str | Path | None = None,
     *,
-    figures: Iterable[str] = FIGURES,
+    figures: Iterable[str] | None = None,
     width: str = "one-column",
     files: Iterable[str] = ("png", "pdf"),
     tables: Iterable[str] = TABLES,
@@ -72,8 +72,9 @@ def write_report(
     cannot be written, a line for each; without it that is an error. ``tell`` is told, in one line each, of
     figures that nothing was measured for, and of those that an earlier report left and this one removes.
     """
-    wanted = [OTHER_NAMES.get(name, name) for name in figures]
-    wanted = _known("figure", wanted, FIGURES)
+    legal = tuple(titles())
+    asked = legal if figures is None else figures
+    wanted = _known("figure", (OTHER_NAMES.get(name, name) for name in asked), legal)
     kinds = _known("file type", files, FILES)
     texts = _known("table", tables, TABLES)
     _known("width", [width], tuple(WIDTHS))
@@ -165,7 +166,7 @@ def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several:
         return {}
     from quantkv.report.plots import can_draw
 
-    names = [name for name in wanted if name in KINDS_OF and can_draw(study, name)]
+    names = [name for name in wanted if kinds_of(name) and can_draw(study, name)]
     stems = {name: f"{name}-{study.slug}" if several else name for name in names}
     return {name: [f"{stem}.{kind}" for kind in kinds] for name, stem in stems.items()}
 
@@ -250,7 +251,7 @@ def _section(study: Study, plan: FigureFiles, wanted: Sequence[str]) -> str:
         shown = next((file for file in files if file.endswith((".png", ".svg"))), None)
         said = figure_title(name, study)
         lines += [f"![{said}]({shown})", "", said, ""] if shown else []
-    absent = [name for name in wanted if name in KINDS_OF and name not in plan]
+    absent = [name for name in wanted if kinds_of(name) and name not in plan]
     lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and plan else []
     return "\n".join(lines)
 
@@ -262,7 +263,7 @@ def _tex_figures(
     texts = []
     for study in found:
         for name, files in plan[study.slug].items():
-            said = f"{figure_title(name, study)} {caption(study, KINDS_OF[name])}"
+            said = f"{figure_title(name, study)} {caption(study, kinds_of(name))}"
             wide = _width(name, "one-column") == "two-column"
             texts.append(latex_figure(_included(files), said, wide=wide))
     for extra in extras:

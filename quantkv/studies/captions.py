@@ -7,7 +7,6 @@ from typing import Protocol
 
 from quantkv.studies.column import RATIO, REFERENCE_MARK
 from quantkv.studies.kind import reported, studied
-from quantkv.studies.names import INTERVALS, TITLES
 from quantkv.studies.study import (
     CAUTION_KL,
     UNFIT_KL,
@@ -54,14 +53,6 @@ def sentences(study: Study, kinds: Iterable[str] | None = None) -> list[str]:
         parts += [kind.caption(of_kind), kind.remark(study)] if of_kind else []
     notes = (f"{note}." for note in (*study.notes, *study.warnings))
     return list(filter(None, (*parts, _policy(rows), environment(rows), *notes)))
-
-
-def figure_title(name: str, study: Study) -> str:
-    """What a figure of the study shows, with intervals where it has any."""
-    number, end = INTERVALS.get(name, ("", ""))
-    if number and study.frame[number].notna().any():
-        return TITLES[name].removesuffix(".") + end
-    return TITLES[name]
 
 
 def marks(study: Study) -> list[str]:

@@ -21,6 +21,8 @@ class Panel:
     """How it is drawn, and from what: one of these ``numbers`` of a summary, or what ``holds`` looks for.
 
     ``title`` stands above it where a figure has several; ``inches`` is its height where its rows decide that.
+    ``interval`` is the number of a summary that says whether there are intervals, and ``bars`` what a caption
+    then says of them.
     """
 
     draw: Draw
@@ -28,6 +30,8 @@ class Panel:
     title: str = ""
     holds: Callable[[Study], bool] | None = None
     inches: Callable[[Study], float] | None = None
+    interval: str = ""
+    bars: str = ", with intervals."
 
     def can_draw(self, study: Study) -> bool:
         """Whether the study holds at least one number for it."""

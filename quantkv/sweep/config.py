@@ -28,6 +28,7 @@ from quantkv.measurements.retrieval.questions import DEPTHS, PROMPTS, SAMPLES
 from quantkv.measurements.retrieval.tasks import TAIL, check_room, task_names
 from quantkv.models.names import DTYPES, is_built_in
 from quantkv.plugins import ImportedFile, imported
+from quantkv.report.figures import titles
 from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.source import apply_overrides, read_yaml
 from quantkv.wording.messages import lines
@@ -281,16 +282,19 @@ class Run(Section):
     slurm: Slurm = Slurm()
 
 
+def _known_figure(name: Any) -> str:
+    if name not in (legal := list(titles())):
+        raise ValueError(not_one_of(name, legal))
+    return str(name)
+
+
 class Report(Section):
     """``layers`` draws the inspections found in the results folder; ``together`` asks for one more table and
     one more figure of each kind across models, dtypes or both."""
 
-    figures: OneOrMore[
-        Literal[
-            "pareto", "memory", "decode_ms", "decode_tps", "crossover", "ppl_ratio", "kl", "kl_by_position",
-            "overview", "retrieval", "layers",
-        ]
-    ] = ("pareto", "kl", "ppl_ratio", "memory", "decode_ms", "crossover", "retrieval")  # fmt: skip
+    figures: OneOrMore[Annotated[str, BeforeValidator(_known_figure)]] = (
+        "pareto", "kl", "ppl_ratio", "memory", "decode_ms", "crossover", "retrieval",
+    )  # fmt: skip
     width: Literal["one-column", "two-column"] = "one-column"
     files: OneOrMore[Literal["png", "pdf", "svg"]] = ("png", "pdf")
     tables: OneOrMore[Literal["md", "tex", "csv"]] = ("md", "tex", "csv")

@@ -1,10 +1,10 @@
 """What memory says of itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quantkv.measurements.kind import Kind
 from quantkv.measurements.memory.columns import COLUMNS
-from quantkv.studies.kind import Changes, Row
+from quantkv.studies.kind import Changes, Panels, Row
 from quantkv.wording.parts import listed
 
 
@@ -23,6 +23,7 @@ class MemoryKind(Kind):
     published = (
         "held_bytes", "prefill_peak_bytes", "decode_peak_bytes", "ratio_to_16bit",
     )  # fmt: skip
+    figures: Mapping[str, str] = {"memory": "Memory the cache holds against context."}
 
     def caption(self, rows: Sequence[Row]) -> str:
         counters = listed((row.get("memory") or {}).get("counter") for row in rows)
@@ -35,6 +36,11 @@ class MemoryKind(Kind):
         from quantkv.measurements.memory.changes import changes
 
         return changes(a, b)
+
+    def panels(self) -> Panels:
+        from quantkv.measurements.memory.figures import PANELS
+
+        return PANELS
 
 
 KIND = MemoryKind()

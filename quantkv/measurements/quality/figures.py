@@ -8,7 +8,7 @@ from quantkv.studies.panel import Panel
 
 PANELS = {
     "pareto": Panel(pareto, holds=lambda study: bool(points(study)[1])),
-    "ppl_ratio": Panel(ppl_ratio, ("ppl_ratio",), "perplexity ratio"),
-    "kl": Panel(kl, ("kl_mean",), "KL divergence"),
+    "ppl_ratio": Panel(ppl_ratio, ("ppl_ratio",), "perplexity ratio", interval="delta_nll_low"),
+    "kl": Panel(kl, ("kl_mean",), "KL divergence", interval="kl_low"),
     "kl_by_position": Panel(kl_by_position, holds=has_positions),
 }

@@ -1,10 +1,10 @@
 """What quality says of itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quantkv.measurements.kind import Kind
 from quantkv.measurements.quality.columns import COLUMNS
-from quantkv.studies.kind import Changes, Row
+from quantkv.studies.kind import Changes, Panels, Row
 
 
 class QualityKind(Kind):
@@ -25,6 +25,14 @@ class QualityKind(Kind):
         "perplexity", "perplexity_ref", "ppl_ratio", "nll", "nll_ref", "delta_nll", "kl_mean",
         "top1_agreement", "bits_packed", "bits_cache",
     )  # fmt: skip
+    figures: Mapping[str, str] = {
+        "pareto": "KL divergence from the exact cache against the bits that the cache holds per element, "
+        "exact tokens counted at 16 bits (bits_cache_16), at the largest context. A format is on the front "
+        "if none has both fewer bits and a lower mean KL.",
+        "ppl_ratio": "Perplexity relative to the exact cache against context.",
+        "kl": "KL divergence from the exact cache against context.",
+        "kl_by_position": "KL divergence from the exact cache along the scored span, at the largest context.",
+    }
 
     def caption(self, rows: Sequence[Row]) -> str:
         from quantkv.measurements.quality.caption import caption
@@ -35,6 +43,11 @@ class QualityKind(Kind):
         from quantkv.measurements.quality.changes import changes
 
         return changes(a, b)
+
+    def panels(self) -> Panels:
+        from quantkv.measurements.quality.figures import PANELS
+
+        return PANELS
 
 
 KIND = QualityKind()

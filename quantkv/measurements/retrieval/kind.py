@@ -1,6 +1,7 @@
 """What retrieval says of itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from quantkv.measurements.kind import Kind
 from quantkv.studies.column import KindColumn
@@ -12,6 +13,9 @@ class RetrievalKind(Kind):
 
     name = "retrieval"
     part = "task"
+    figures: Mapping[str, str] = {
+        "retrieval": "Share of right answers by the length of the context and the depth of what is asked for."
+    }
 
     def table(self) -> Sequence[KindColumn]:
         from quantkv.measurements.retrieval.table import COLUMNS
@@ -27,6 +31,11 @@ class RetrievalKind(Kind):
         from quantkv.measurements.retrieval.changes import changes
 
         return changes(a, b)
+
+    def picture(self, name: str, group: Any) -> Any:
+        from quantkv.measurements.retrieval.needle_figure import needle_figure
+
+        return needle_figure(group)
 
 
 KIND = RetrievalKind()

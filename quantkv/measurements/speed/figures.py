@@ -7,5 +7,11 @@ from quantkv.studies.panel import Panel
 PANELS = {
     "decode_ms": Panel(decode_ms, ("decode_ms_median", "baseline_ms_median"), "decode time"),
     "decode_tps": Panel(decode_tps, ("decode_tokens_per_s", "baseline_ms_median"), "decode speed"),
-    "crossover": Panel(crossover, holds=lambda study: bool(crossings(study)), inches=rows_height),
+    "crossover": Panel(
+        crossover,
+        holds=lambda study: bool(crossings(study)),
+        inches=rows_height,
+        interval="ratio_low",
+        bars="; bars from the interval of the ratio of times.",
+    ),
 }

@@ -1,11 +1,11 @@
 """What speed says of itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quantkv.measurements.kind import Kind
 from quantkv.measurements.speed.columns import COLUMNS
-from quantkv.studies.kind import Changes, Row
+from quantkv.studies.kind import Changes, Panels, Row
 
 
 class SpeedKind(Kind):
@@ -26,6 +26,12 @@ class SpeedKind(Kind):
         "prefill_tokens_per_s", "time_to_first_token_ms", "decode_ms_median", "decode_tokens_per_s",
         "ratio_to_baseline",
     )  # fmt: skip
+    figures: Mapping[str, str] = {
+        "decode_ms": "Decode time against context; bars from the 10th to the 90th percentile.",
+        "decode_tps": "Decode speed against context; bars from the 10th to the 90th percentile.",
+        "crossover": "The context from which on a format decodes faster than DynamicCache; the gain in time "
+        "is interpolated linearly between two measured contexts, never extrapolated.",
+    }
 
     def caption(self, rows: Sequence[Row]) -> str:
         from quantkv.measurements.speed.caption import caption
@@ -41,6 +47,11 @@ class SpeedKind(Kind):
         from quantkv.measurements.speed.changes import changes
 
         return changes(a, b)
+
+    def panels(self) -> Panels:
+        from quantkv.measurements.speed.figures import PANELS
+
+        return PANELS
 
 
 KIND = SpeedKind()
