@@ -39,7 +39,6 @@ ROOMS = """
 FLOOR = {room: floor for floor, line in enumerate(ROOMS.strip().splitlines()) for room in line.split()}
 LONGEST_CHAIN = 14
 KNOWN = {
-    "attention silent",
     "checking silent",
     "codecs silent",
     "comparison silent",

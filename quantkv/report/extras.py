@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
+from quantkv.measurements.kind import kind
 from quantkv.report.figures import titles
 from quantkv.report.kind_tables import caption
 from quantkv.studies.groups import Row, groups
-from quantkv.studies.kind import reported, tabled
+from quantkv.studies.kind import tabled
 from quantkv.wording.parts import DIGITS
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Extra:
 
 def extra_figures(rows: Sequence[Row], inspections: Iterable[Path]) -> list[Extra]:
     """Those that can be drawn: retrieval needs rows with numbers, layers inspections of some format."""
-    places = [(own, name) for own in tabled() for name in reported(own).figures]
+    places = [(own, name) for own in tabled() for name in kind(own).figures]
     pictures = [extra for own, name in places for extra in _pictures(rows, own, name)]
     folders = [folder for folder in inspections if (folder / ERRORS).read_text(encoding="utf-8").strip()]
     layers = [
@@ -49,7 +50,7 @@ def _pictures(rows: Sequence[Row], own: str, name: str) -> Iterator[Extra]:
     found = [group for group in groups(rows, own) if any(row["status"] == "ok" for row in group.rows)]
     for group in found:
         stem = f"{name}-{group.slug}" if len(found) > 1 else name
-        yield Extra(name, stem, caption(group), partial(reported(own).picture, name, group))
+        yield Extra(name, stem, caption(group), partial(kind(own).picture, name, group))
 
 
 def inspections_in(folder: Path) -> list[Path]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quantkv.measurements.kind import kind
 from quantkv.rows import kinds
-from quantkv.studies.kind import reported, studied
+from quantkv.studies.kind import studied
 
 if TYPE_CHECKING:
     from quantkv.studies.panel import Panel
@@ -30,7 +31,7 @@ FIRST = (
 
 def titles() -> dict[str, str]:
     """What each figure shows, in the order of a report."""
-    found = OWN | {name: text for own in kinds.names() for name, text in reported(own).figures.items()}
+    found = OWN | {name: text for own in kinds.names() for name, text in kind(own).figures.items()}
     return {name: found[name] for name in sorted(found, key=_place)}
 
 
@@ -42,12 +43,12 @@ def of_studies() -> tuple[str, ...]:
 def kinds_of(figure: str) -> tuple[str, ...]:
     """Whose rows a figure of a study draws; empty for the others."""
     names = OVERVIEW if figure == "overview" else (figure,)
-    return tuple(own for own in studied() if any(name in reported(own).figures for name in names))
+    return tuple(own for own in studied() if any(name in kind(own).figures for name in names))
 
 
 def panels() -> dict[str, Panel]:
     """How those of one axes are drawn."""
-    return {name: panel for own in studied() for name, panel in reported(own).panels().items()}
+    return {name: panel for own in studied() for name, panel in kind(own).panels().items()}
 
 
 def figure_title(figure: str, study: Study) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from quantkv.measurements.kind import Kind
+from quantkv.measurements.kind import Kind, Panels
 from quantkv.measurements.quality.columns import COLUMNS
-from quantkv.studies.kind import Changes, Panels, Row
+from quantkv.studies.kind import Changes, Row
 
 
 class QualityKind(Kind):

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantkv.measurements.kind import Kind
+from quantkv.measurements.kind import Kind, Panels
 from quantkv.measurements.speed.columns import COLUMNS
-from quantkv.studies.kind import Changes, Panels, Row
+from quantkv.studies.kind import Changes, Row
 
 
 class SpeedKind(Kind):
