@@ -2,6 +2,10 @@
 
 A worker that is killed, crashes, or overruns a time limit (native code included, since it is killed from
 outside) costs the cell it was in; the next request starts another, which loads the model again.
+
+By hand, since pools (concurrent.futures, loky, pebble) give one result for a task: no row the moment it is
+known, no limit for each arm, and no telling which arm a process died in; and multiprocessing runs the user's
+script again in its children, where that has no ``__main__`` guard.
 """
 
 from __future__ import annotations
