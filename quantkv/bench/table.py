@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quantkv.wording.numbers import DASH, compact, percent, significant
+from quantkv.wording.wide import print_line, print_wide
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -139,14 +140,11 @@ def markdown(report: Row) -> str:
 
 def print_report(report: Row, console: Console) -> None:
     """The report on a terminal, never squeezed: a cut name would name nothing."""
-    from quantkv.wording.wide import print_wide
-
-    plain = {"highlight": False, "markup": False, "soft_wrap": True}
-    console.print(header(report), **plain)  # type: ignore[arg-type]
+    print_line(header(report), console)
     for columns, rows in tables(report):
         print_wide(_rich(columns, rows), console)
     for flag in report["flags"]:
-        console.print(flag, style="yellow", **plain)  # type: ignore[arg-type]
+        print_line(flag, console, "yellow")
 
 
 def _rich(columns: Sequence[Column], rows: Sequence[Row]) -> Table:

@@ -15,6 +15,7 @@ import typer
 from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSettings, SimulateSettings
 from quantkv.errors import QuantKVError
 from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_line
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -143,4 +144,4 @@ def _show(report: Report, output: Output) -> None:
         print_report(report, console)
     if file is not None:
         file.write_text(as_json(report) + "\n", encoding="utf-8")
-        console.print(f"  {file}", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"  {file}", console)

@@ -18,7 +18,7 @@ from quantkv.sweep.naming import ModelNames
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.progress import duration
 from quantkv.sweep.shards import planned
-from quantkv.wording.wide import print_wide
+from quantkv.wording.wide import print_line, print_wide
 
 TOO_LARGE = "!"
 
@@ -30,7 +30,7 @@ def print_grid(settings: Sweep, console: Console) -> None:
     print_wide(found.table(), console)
     console.print()
     for line in found.lines():
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_line(line, console)
 
 
 def grid(settings: Sweep) -> dict[str, Any]:

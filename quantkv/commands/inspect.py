@@ -13,6 +13,7 @@ from quantkv.commands.arguments import Json, Model
 from quantkv.commands.completion import complete_format
 from quantkv.errors import QuantKVError
 from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_line, print_wide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,12 +115,11 @@ def _report(
         typer.echo(json.dumps(_told(seen, damage, facts, paths), indent=2))
         return
     for path in paths:
-        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"  {path}", console)
 
 
 def _print(seen: Any, damage: pd.DataFrame, correlation: float | None, console: Console) -> None:
     from quantkv.measurements.inside.files import error_table, outlier_table
-    from quantkv.wording.wide import print_wide
 
     print_wide(outlier_table(seen.statistics), console)
     if len(damage):

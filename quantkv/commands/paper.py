@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from quantkv.commands.arguments import Json
 from quantkv.errors import QuantKVError
 from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_line
 
 
 def paper(
@@ -24,10 +26,7 @@ def paper(
     from quantkv.commands.paper_files import write_paper
 
     console = new_console(stderr=as_json)
-
-    def tell(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
+    tell = partial(print_line, console=console)
     problems: list[str] = []
     written = write_paper(folder, warn=problems.append, tell=tell)
     if as_json:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
+from quantkv.wording.wide import print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,9 +37,7 @@ def print_report(
     from quantkv.report.terminal import terminal_table
     from quantkv.report.write import write_report
 
-    def tell(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
+    tell = partial(print_line, console=console)
     if table:
         terminal_table(rows, console)
     written = Written()

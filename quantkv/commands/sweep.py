@@ -11,6 +11,7 @@ import typer
 from quantkv.commands.arguments import Imports, Json, import_files
 from quantkv.commands.reporting import Written, print_report
 from quantkv.wording.streams import new_console
+from quantkv.wording.wide import print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,4 +97,4 @@ def _print_summary(summary: Summary, console: Console) -> None:
     elif summary.exit_code:
         lines += ["failed cells run again with the same command"]
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_line(line, console)

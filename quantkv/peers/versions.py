@@ -10,6 +10,7 @@ from typing import Any
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.peers.peer import Peer
+from quantkv.version import installed
 
 SECONDS = 60
 _ASK = """
@@ -31,7 +32,7 @@ def versions(peer: Peer) -> dict[str, str | None]:
         return dict(_elsewhere(peer.python, peer.packages))
     import platform
 
-    return {"python": platform.python_version()} | {name: _version(name) for name in peer.packages}
+    return {"python": platform.python_version()} | {name: installed(name) for name in peer.packages}
 
 
 def check_peer(peer: Peer, config: Any) -> None:
@@ -71,13 +72,6 @@ def _check_requirement(package: str, needed: str) -> None:
             f"{package} {metadata.version(package)} needs {wanted}, here is {have}; name an interpreter that "
             "has both: {peer: …, python: PATH}"
         )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @cache

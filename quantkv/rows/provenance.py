@@ -6,7 +6,6 @@ import subprocess
 import time
 from datetime import datetime, timezone
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 
 from quantkv.cores import cores
 from quantkv.rows.kinds import versions
-from quantkv.version import __version__
+from quantkv.version import __version__, installed
 
 
 class Clock:
@@ -38,7 +37,7 @@ def provenance(device: torch.device | str = "cpu", clock: Clock | None = None) -
         "metrics": versions(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "transformers": _version("transformers"),
+        "transformers": installed("transformers"),
         "commit": commit(),
         "machine": machine(),
         "device": str(device),
@@ -78,13 +77,6 @@ def _git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _cpu_name() -> str:

@@ -23,7 +23,7 @@ from quantkv.store.exact import Ring, Sinks
 from quantkv.store.layout import page_layout, windowed_pages
 from quantkv.store.pages import PageStore
 from quantkv.store.tiles import Lanes
-from quantkv.store.view import Tally, View, row_groups
+from quantkv.store.view import StoreTally, View, row_groups
 
 ENCODE_TOKENS = 2048
 """A long prompt is encoded in spans of about this many tokens, so that temporaries stay bounded."""
@@ -54,7 +54,7 @@ class TensorStore:
         self.pads = list(pads or [0] * rows)
         self.span: int | None = None
         self.length = 0
-        self.tally = Tally()
+        self.tally = StoreTally()
         self.packed_at: int | None = None
         self.begins = 0
         self._held_from = [pad + window.sinks for pad in self.pads]

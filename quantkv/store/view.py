@@ -21,7 +21,7 @@ SPAN_TOKENS = 2048
 
 
 @dataclass(slots=True)
-class Tally:
+class StoreTally:
     """What a store and all views of it count together."""
 
     changes: int = 0
@@ -42,7 +42,7 @@ class View:
     pads: list[int]
     visible: list[int]
     stop: int
-    tally: Tally
+    tally: StoreTally
     extra: Tensor | None = None
     start: int = 0
     extra_from: int = field(init=False)

@@ -1,4 +1,4 @@
-"""Printing what must not be squeezed."""
+"""Printing what must not be squeezed or read as markup."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def print_wide(part: RenderableType, console: Console) -> None:
     whole = Measurement.get(console, console.options.update(max_width=10_000), part).maximum
     options = console.options.update(width=max(whole, console.width), highlight=False, markup=False)
     console.print(Segments(console.render(part, options)), soft_wrap=True, end="")
+
+
+def print_line(line: str, console: Console, style: str | None = None) -> None:
+    """Print words as they stand."""
+    console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -37,7 +37,7 @@ PLAIN: dict[str, Any] = {"kind": "dynamic"}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WindowTold:
     """What a cache tells of a window: tokens that each layer keeps and bytes of plain floats, both after the
     prompt; (tokens read, bytes held) after each call that a scored token may follow."""
 
@@ -67,7 +67,7 @@ class TokenByTokenArm:
         self.is_press = self.peer is not None and self.peer.is_press
         self.calls = prompt_calls(protocol, context, press=self.is_press)
         self.first = protocol.first_scored(context)
-        self.told = Told([], 0, [])
+        self.told = WindowTold([], 0, [])
         self.cache: Any = None
         self.saturated: int | None = None
         self.notes: list[str] = []
@@ -108,21 +108,21 @@ class TokenByTokenArm:
         check_peer(self.peer, self.model.config)
         return Remote(self.peer, self.model, hf.stock_attention(self.model)) if self.peer.python else None
 
-    def _run(self, window: PreparedWindow) -> tuple[Tensor, Told]:
+    def _run(self, window: PreparedWindow) -> tuple[Tensor, WindowTold]:
         if self.remote is not None and not self.notes:
             self._compare_models(self.remote, window)
         if self.peer is not None and self.peer.on_top is not None:
             return self._on_top(self.peer.on_top, window.ids)
         if self.remote is not None:
             tensors, numbers = self.remote.ask("decode", window.ids, self.calls, self.first)
-            return tensors["logits"], Told(**numbers)
+            return tensors["logits"], WindowTold(**numbers)
         recipe = self.peer.recipe if self.peer else PLAIN
         with hf.attention(self.model, hf.stock_attention(self.model)):
             cache = worker.new_cache(recipe, self.model.config)
             logits, numbers = worker.decode(self.model, cache, recipe, window.ids, self.calls, self.first)
-        return logits, Told(**numbers)
+        return logits, WindowTold(**numbers)
 
-    def _on_top(self, spec: CacheSpec, ids: Tensor) -> tuple[Tensor, Told]:
+    def _on_top(self, spec: CacheSpec, ids: Tensor) -> tuple[Tensor, WindowTold]:
         """The press prunes the exact prompt, our cache packs what is left and decodes on."""
         from quantkv.cache.quantized import QuantizedCache
 
@@ -136,7 +136,7 @@ class TokenByTokenArm:
             logits, held = worker.run(
                 self.model, self.cache, ids, calls, start=start, first=self.first, size_of=lambda c: c.nbytes
             )
-        return logits, Told(kept, exact, before + held)
+        return logits, WindowTold(kept, exact, before + held)
 
     def _pruned(self, ids: Tensor) -> DynamicCache:
         assert self.peer is not None

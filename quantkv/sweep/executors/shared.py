@@ -15,6 +15,7 @@ from quantkv.sweep.runner import work
 from quantkv.sweep.summary import Summary, together
 from quantkv.sweep.tried import Tried
 from quantkv.wording.escapes import one_line
+from quantkv.wording.wide import print_line
 
 
 def needed(package: str, extra: str) -> Any:
@@ -46,8 +47,7 @@ def whole(
 ) -> Summary:
     """The summary of all workers, after a note for each that ``end`` (as in "was lost") befell."""
     for error in lost:
-        words = f"note a {worker} {end}: {one_line(error)}"
-        console.print(words, highlight=False, markup=False, soft_wrap=True)
+        print_line(f"note a {worker} {end}: {one_line(error)}", console)
     if not parts:
         raise QuantKVError(f"no {worker} came to an end: {lost[0]}; finished cells are kept")
     return together(Path(sweep.run.out), parts)
