@@ -73,4 +73,4 @@ def _latent_shapes(config: PreTrainedConfig, layer: int) -> tuple[Shape, Shape] 
             layers = []
         pairs = [(each.key, each.value) for each in layers]
         _LATENT[name] = [((k.heads, k.width), (v.heads, v.width)) if k and v else None for k, v in pairs]
-    return dict(enumerate(_LATENT[name])).get(layer)
+    return _LATENT[name][layer] if layer < len(_LATENT[name]) else None

@@ -72,9 +72,8 @@ def _layer_shape(index: int, layer: Any) -> LayerShape:
     tensors = {name: t for name, t in tensors.items() if t.numel() > 1 and name not in STATES}
     key, value = (tensors.pop(name, None) for name in ("keys", "values"))
     states = [t for name in STATES for t in _each(getattr(layer, name, None))]
-    rows, tokens = (
-        (key.shape[0], key.shape[-2]) if key is not None else (states[0].shape[0] if states else 1, 1)
-    )
+    first = next((t for t in (key, *states) if t is not None), None)
+    rows, tokens = 1 if first is None else first.shape[0], 1 if key is None else key.shape[-2]
     return LayerShape(
         kind=kind.__name__,
         key=_tensor_shape(key),

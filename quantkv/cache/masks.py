@@ -64,7 +64,7 @@ class _Telling:
 
 def tell_cache(arguments: dict[str, Any]) -> None:
     """Tell the cache that a mask with these arguments is for what they say of padding."""
-    asked, read = (named() if (named := v.get()) is not None else None for v in (ASKED_FOR_MASK, LENGTH_READ))
+    asked, read = _alive(ASKED_FOR_MASK), _alive(LENGTH_READ)
     padding = arguments.get("attention_mask")
     if asked is None and read is not None:
         _warn_if_put_aside(read, arguments)
@@ -72,6 +72,11 @@ def tell_cache(arguments: dict[str, Any]) -> None:
         asked.set_padding(leading_zeros(padding))
     for variable in (ASKED_FOR_MASK, LENGTH_READ):  # the next mask may be another cache's
         variable.set(None)
+
+
+def _alive(variable: ContextVar[weakref.ref[PaddedCache] | None]) -> PaddedCache | None:
+    reference = variable.get()
+    return None if reference is None else reference()
 
 
 def _warn_if_put_aside(cache: PaddedCache, arguments: dict[str, Any]) -> None:

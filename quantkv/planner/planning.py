@@ -121,15 +121,16 @@ def plan(
     limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     at = _count("context", min(CONTEXT, limit or CONTEXT) if context is None else context)
     found = Memory(_bytes(memory), "given") if memory is not None else machine_memory()
-    room = found.nbytes - _bytes(allowance) - (weights := _weights(shape, config, weights_dtype))[1]
+    held_as, weights = _weights(shape, config, weights_dtype)
+    room = found.nbytes - _bytes(allowance) - weights
     rows = [_row(config, shape, spec, at, _count("batch", batch), room) for spec in _formats(formats)]
     kinds = [_kind(layer) for layer in shape.layers]
     return Plan(
         model=str(model) if isinstance(model, str | Path) else config.name_or_path or config.model_type,
         family=config.model_type,
         parameters=shape.parameters,
-        weights_dtype=weights[0],
-        weights_bytes=weights[1],
+        weights_dtype=held_as,
+        weights_bytes=weights,
         weights_note=_note(shape, config) if weights_dtype is None else "",
         stored=describe_precision(config),
         dtype=_name(run_as),
