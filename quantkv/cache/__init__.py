@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {"QuantizedCache": "quantized", "cache_argument": "names"}
-__all__ = ["QuantizedCache", "cache_argument"]
+__all__ = [*_HOMES]
 
 if TYPE_CHECKING:
     from quantkv.cache.names import cache_argument

@@ -15,15 +15,7 @@ _HOMES = {
     "model_names": "loading",
     "random_model": "synthetic",
 }
-__all__ = [
-    "RANDOM_MODELS",
-    "Source",
-    "byte_tokenizer",
-    "load_model",
-    "model_identity",
-    "model_names",
-    "random_model",
-]
+__all__ = [*_HOMES]
 
 if TYPE_CHECKING:
     from quantkv.models.identity import Source, model_identity

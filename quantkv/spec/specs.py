@@ -128,11 +128,7 @@ class CacheSpec:
 
 
 def parse_spec(
-    text: str | CacheSpec,
-    *,
-    sinks: int | None = None,
-    recent: int | None = None,
-    flush: int | None = None,
+    text: str | CacheSpec, *, sinks: int | None = None, recent: int | None = None, flush: int | None = None
 ) -> CacheSpec:
     """A preset name or short string to a spec. `sinks`, `recent` and `flush` are the defaults for what the
     string leaves open; raw floats and presets with a published policy keep their own. Raises QuantKVError
