@@ -1,4 +1,7 @@
-"""Arms that take turns: in every round each runs once, in random order, so that a slow minute hits all."""
+"""Arms that take turns: in every round each runs once, in random order, so that a slow minute hits all.
+
+`torch.utils.benchmark` and others time one arm after the other.
+"""
 
 from __future__ import annotations
 

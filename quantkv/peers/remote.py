@@ -1,7 +1,8 @@
 """A peer in another interpreter: one process per arm that loads the model, asked window by window.
 
 The process runs `worker.py` as a script. Its standard input is its lifeline: when this process ends, or drops
-the arm, it reads the end of its input and stops.
+the arm, it reads the end of its input and stops. `multiprocessing` would have the other interpreter import
+this package.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+# The few characters that we print; a table of all of them would be one more package.
 STAND_INS = {
     "…": "...", "×": "x", "✗": "x", "÷": "/", "Δ": "d", "·": ".", "•": "*", "°": " deg", "µ": "u", "μ": "u",
     "→": "->", "≥": ">=", "≤": "<=", "≈": "~", "±": "+-", "∞": "inf", "σ": "sd",

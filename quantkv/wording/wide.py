@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def print_wide(part: RenderableType, console: Console) -> None:
     """Print a table or line as wide as it is, whatever the console's width: a cut short string would name
-    no format."""
+    no format. The width that `Console.print` takes is no larger than the console's."""
     from rich.measure import Measurement
     from rich.segment import Segments
 
