@@ -18,12 +18,13 @@ Model = Annotated[
 Format = Annotated[
     str, typer.Option("--format", "-f", help="a preset or short string", autocompletion=complete_format)
 ]
-Formats = Annotated[
-    list[str],
-    typer.Option(
-        "--format", "-f", help="a preset or short string; repeatable", autocompletion=complete_format
-    ),
-]
+REPEATABLE = typer.Option(
+    "--format", "-f", help="a preset or short string; repeatable", autocompletion=complete_format
+)
+Formats = Annotated[list[str], REPEATABLE]
+NoneOrMoreFormats = Annotated[list[str] | None, REPEATABLE]
+Text = Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")]
+Dtype = Annotated[str, typer.Option(help="the model's dtype")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 Imports = Annotated[
     list[Path] | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.arguments import Formats, Json, Model
+from quantkv.commands.arguments import Dtype, Formats, Json, Model, Text
 from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL, Thresholds
 from quantkv.wording.streams import new_console
 
@@ -22,10 +22,10 @@ def check(
     formats: Formats,
     fit: Annotated[float, typer.Option(help="mean KL (nats per token) below which it is fit")] = CAUTION_KL,
     caution: Annotated[float, typer.Option(help="mean KL from which it is unfit")] = UNFIT_KL,
-    text: Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")] = "python-docs",
+    text: Text = "python-docs",
     context: Annotated[int, typer.Option(min=1, help="cached tokens when scoring starts")] = 1024,
     windows: Annotated[int, typer.Option(min=1, help="windows of 128 scored tokens")] = 8,
-    dtype: Annotated[str, typer.Option(help="the model's dtype")] = "float32",
+    dtype: Dtype = "float32",
     as_json: Json = False,
 ) -> None:
     """Is a format fit for a model? Exits with 0 fit, 10 caution, 11 unfit, 3 not measured; the worst one."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.arguments import Json, Model
-from quantkv.commands.completion import complete_format
+from quantkv.commands.arguments import Dtype, Json, Model, NoneOrMoreFormats, Text
 from quantkv.errors import QuantKVError
 from quantkv.wording.streams import new_console
 from quantkv.wording.wide import print_line, print_wide
@@ -24,14 +23,9 @@ if TYPE_CHECKING:
 
 def inspect(
     model: Model,
-    formats: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--format", "-f", help="a preset or short string; repeatable", autocompletion=complete_format
-        ),
-    ] = None,
+    formats: NoneOrMoreFormats = None,
     out: Annotated[Path, typer.Option(help="where to write tables and figures")] = Path("inspection"),
-    text: Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")] = "python-docs",
+    text: Text = "python-docs",
     context: Annotated[int, typer.Option(min=1, help="tokens prefilled")] = 1024,
     queries: Annotated[int, typer.Option(min=1, help="tokens that attend to them")] = 64,
     layers: Annotated[
@@ -41,7 +35,7 @@ def inspect(
     windows: Annotated[
         int, typer.Option(min=0, help="windows of 128 tokens to measure KL on; 0 measures none")
     ] = 4,
-    dtype: Annotated[str, typer.Option(help="the model's dtype")] = "float32",
+    dtype: Dtype = "float32",
     as_json: Json = False,
 ) -> None:
     """Look inside: errors per layer and head, channel statistics, magnitude plots, predicted damage."""
