@@ -1,19 +1,32 @@
-"""Axes as a paper prints them: real contexts as ticks, plain numbers where they fit, nothing cut off."""
+"""Axes as a paper prints them: real contexts as ticks, plain numbers where they fit, nothing cut off.
+
+Ticks are set by hand where matplotlib's locators choose round numbers instead of what was measured, and around 1: its
+symlog and asinh scales stand around 0 and label no end of the axis.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogFormatterSciNotation,
+    LogLocator,
+    NullFormatter,
+    NullLocator,
+    StrMethodFormatter,
+)
 
 from quantkv.wording.numbers import tokens
 
 TICK_SPACING_POINTS = 4.5
-LONG_SPAN = 4.0
+SHORT_SPAN, LONG_SPAN = 2.2, 4.0
+"""Decades."""
 LABEL_SHARE = 0.08
 
 
@@ -52,20 +65,13 @@ def log_axis(ax: Axes, values: Iterable[Any]) -> None:
     pad = max(0.08, 0.06 * (high - low))
     ax.set_yscale("log")
     ax.set_ylim(10 ** (low - pad), 10 ** (high + pad))
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high - low < 2.2 else (1.0,), numticks=20))
-    short = high - low < LONG_SPAN
-    ax.yaxis.set_minor_locator(
-        LogLocator(subs=tuple(np.arange(2.0, 10.0)), numticks=20) if short else NullLocator()
-    )
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high - low < SHORT_SPAN else (1,), numticks=20))
     ax.yaxis.set_minor_formatter(NullFormatter())
+    if not (short := high - low < LONG_SPAN):
+        ax.yaxis.set_minor_locator(NullLocator())
     plain = short and min(positive) >= 1e-3 and max(positive) < 1e5
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if plain else _power(value)))
-
-
-def _power(value: float) -> str:
-    exponent = math.floor(math.log10(value) + 1e-9)
-    mantissa = round(value / 10.0**exponent)
-    return rf"$10^{{{exponent}}}$" if mantissa == 1 else rf"${mantissa}\cdot10^{{{exponent}}}$"
+    powers = LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}") if plain else powers)
 
 
 def ratio_axis(ax: Axes, name: str, values: Iterable[float], ends: Iterable[float]) -> None:
@@ -86,7 +92,7 @@ def ratio_axis(ax: Axes, name: str, values: Iterable[float], ends: Iterable[floa
 
 
 def _asinh_axis(ax: Axes, linear: float, low: float, high: float) -> None:
-    """Labels at decades of the distance from 1, and at both ends where there is room for one more."""
+    """Linear as far as ``linear`` from 1, and logarithmic beyond."""
 
     def forward(value: Any) -> Any:
         return np.arcsinh((np.asarray(value) - 1) / linear)
@@ -98,12 +104,16 @@ def _asinh_axis(ax: Axes, linear: float, low: float, high: float) -> None:
     bottom, top = forward(low), forward(high)
     pad = 0.07 * (top - bottom)
     ax.set_ylim(inverse(bottom - pad), inverse(top + pad))
+    _ticks_around_1(ax, linear, lambda one, other: np.abs(forward(one) - forward(other)) / (top - bottom))
+
+
+def _ticks_around_1(ax: Axes, linear: float, apart: Callable[[Any, Any], Any]) -> None:
+    """Labels at decades of the distance from 1, and at both ends where there is room for one more."""
     steps = [linear * 10.0**power for power in range(8)]
     decades = _both_sides(steps, ax.get_ylim())
     between = _both_sides([factor * step for step in steps for factor in range(2, 10)], ax.get_ylim())
-    gaps = {tick: np.abs(forward(tick) - forward(decades)).min() for tick in (between[0], between[-1])}
-    outside = [tick for tick in gaps if not decades[0] <= tick <= decades[-1]]
-    ends = [tick for tick in outside if gaps[tick] > LABEL_SHARE * (top - bottom)]
+    outside = [tick for tick in (between[0], between[-1]) if not decades[0] <= tick <= decades[-1]]
+    ends = [tick for tick in outside if apart(tick, decades).min() > LABEL_SHARE]
     ax.yaxis.set_major_locator(FixedLocator(sorted([*decades, *ends])))
     ax.yaxis.set_minor_locator(FixedLocator(between))
     ax.yaxis.set_minor_formatter(NullFormatter())

@@ -63,13 +63,26 @@ def _shades(name: str) -> tuple[str, ...]:
     lights = [step / 100 for step in range(10, 75, 1 if grey else 8)]
     every = itertools.product((0.0,) if grey else SATURATIONS, lights, hues)
     low, high = LIGHTNESS
-    found = (_hex(hue, light, saturation) for saturation, light, hue in every)
+    found = (hex_color(hue / 360, light, saturation) for saturation, light, hue in every)
     return tuple(color for color in found if low <= _seen(color)[0] <= high)
 
 
-def _hex(hue: float, light: float, saturation: float) -> str:
-    parts = colorsys.hls_to_rgb(hue / 360, light, saturation)
+def hex_color(hue: float, light: float, saturation: float) -> str:
+    parts = colorsys.hls_to_rgb(hue, min(light, 1.0), saturation)
     return "#" + "".join(f"{round(255 * part):02X}" for part in parts)
+
+
+def rgb(color: str) -> tuple[float, float, float]:
+    red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red, green, blue
+
+
+def linear_rgb(color: str) -> tuple[float, float, float]:
+    """In proportion to the light of each."""
+    red, green, blue = (
+        p / 12.92 if p <= 0.04045 else float(((p + 0.055) / 1.055) ** 2.4) for p in rgb(color)
+    )
+    return red, green, blue
 
 
 def distance(one: str, other: str) -> float:
@@ -80,7 +93,7 @@ def distance(one: str, other: str) -> float:
 @cache
 def _seen(color: str) -> tuple[float, float, float]:
     """OKLab: lightness, green to red, blue to yellow."""
-    red, green, blue = (_linear(int(color[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    red, green, blue = linear_rgb(color)
     long = (0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue) ** (1 / 3)
     middle = (0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue) ** (1 / 3)
     short = (0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue) ** (1 / 3)
@@ -89,7 +102,3 @@ def _seen(color: str) -> tuple[float, float, float]:
         1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
         0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
     )
-
-
-def _linear(part: float) -> float:
-    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)

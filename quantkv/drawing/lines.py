@@ -28,6 +28,9 @@ AXES_SHARE = 0.8
 TWIN_SHARE = 0.04
 GREY = "#555555"
 HOLLOW = "hollow marker: PyTorch reference engine, no speed claim"
+HOLLOW_LOOK: dict[str, Any] = {
+    "color": GREY, "marker": "o", "markersize": 4, "markerfacecolor": "white", "linewidth": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,7 @@ def draw_curves(
             line.set_linestyle("none")
         legend.format(curve.label, style)
         if curve.hollow and curve.contexts:
-            look: dict[str, Any] = {
-                "marker": "o",
-                "markersize": 4,
-                "markerfacecolor": "white",
-                "linewidth": 0,
-            }
-            legend.note(HOLLOW, color=GREY, **look)
+            legend.note(HOLLOW, **HOLLOW_LOOK)
         if curve.failed:
             _crosses(ax, curve, style.color, shift)
             legend.note("cell failed or skipped", color=GREY, marker="x", markersize=4, linewidth=0)
@@ -134,27 +131,15 @@ def _offsets(items: Sequence[Any]) -> list[float]:
 
 
 def _line(ax: Axes, curve: Curve, style: Style, shift: Transform) -> Line2D:
-    (line,) = ax.plot(
-        curve.contexts,
-        curve.values,
-        label=curve.label,
-        gid=f"format:{curve.label}",
-        color=style.color,
-        linestyle=style.linestyle,
-        marker=style.marker,
-        markersize=style.size,
-        markerfacecolor="white" if curve.hollow else style.color,
-        markeredgecolor=style.color if curve.hollow else "white",
-        markeredgewidth=0.9 if curve.hollow else 0.4,
-        zorder=3,
-        clip_on=False,
-    )
-    line.set_transform(shift)
+    look: dict[str, Any] = {"color": style.color, "linestyle": style.linestyle, "marker": style.marker}
+    face, edge, rim = ("white", style.color, 0.9) if curve.hollow else (style.color, "white", 0.4)
+    look |= {"markerfacecolor": face, "markeredgecolor": edge, "markeredgewidth": rim}
+    (line,) = ax.plot(curve.contexts, curve.values, label=curve.label, gid=f"format:{curve.label}", **look)
+    line.set(markersize=style.size, zorder=3, clip_on=False, transform=shift)
     spans = [span for span in zip(curve.contexts, curve.low, curve.high) if not any(map(math.isnan, span))]
     if spans:
         bars = ax.vlines(*zip(*spans), color=style.color, linewidth=0.8, zorder=2.5)
-        bars.set_gid(f"interval:{curve.label}")
-        bars.set_transform(shift)
+        bars.set(gid=f"interval:{curve.label}", transform=shift)
     return line
 
 

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 
 from quantkv.drawing.axes import context_axis
 from quantkv.drawing.legend import Legend
-from quantkv.drawing.lines import GREY, HOLLOW
+from quantkv.drawing.lines import GREY, HOLLOW, HOLLOW_LOOK
 from quantkv.drawing.style import BASELINE, Style, rank
 from quantkv.drawing.text import NARROW, drawn
 from quantkv.measurements.speed.decode_figure import mark_drifts
@@ -113,7 +113,7 @@ def _draw(ax: Axes, row: float, crossing: Crossing, style: Style, legend: Legend
     look: dict[str, Any] = {"color": style.color, "clip_on": False}
     if crossing.hollow:
         look["markerfacecolor"] = "white"
-        legend.note(HOLLOW, color=GREY, marker="o", markersize=4, markerfacecolor="white", linewidth=0)
+        legend.note(HOLLOW, **HOLLOW_LOOK)
     first, last = crossing.contexts[0], crossing.contexts[-1]
     if not math.isnan(crossing.low) and not math.isnan(crossing.high):
         ends = [min(max(end, first), last) for end in (crossing.low, crossing.high)]

@@ -1,4 +1,4 @@
-"""The look of each format in the page: the colours and markers of ``report.style``, for light and for dark.
+"""The look of each format in the page: the colours and markers of ``drawing.style``, for light and for dark.
 
 Colours are CSS variables, so that the page changes its theme without drawing anything again; markers are the
 outlines matplotlib draws in the figures.
@@ -10,6 +10,7 @@ import colorsys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quantkv.drawing.families import hex_color, linear_rgb, rgb
 from quantkv.drawing.style import BASELINE, Style, styles_for
 
 DARK_BACKGROUND = "#17191c"
@@ -40,11 +41,11 @@ def looks(labels: Iterable[str], prefix: str, specs: Mapping[str, str] | None = 
 
 def dark_color(color: str) -> str:
     """The same hue, as light as contrast on the dark background asks for; greys become their inverse."""
-    hue, light, saturation = colorsys.rgb_to_hls(*_rgb(color))
+    hue, light, saturation = colorsys.rgb_to_hls(*rgb(color))
     light = 1 - light if saturation < NEUTRAL else light
-    while contrast(_hex(hue, light, saturation), DARK_BACKGROUND) < MIN_CONTRAST:
+    while contrast(hex_color(hue, light, saturation), DARK_BACKGROUND) < MIN_CONTRAST:
         light += LIGHTER
-    return _hex(hue, light, saturation)
+    return hex_color(hue, light, saturation)
 
 
 def contrast(one: str, other: str) -> float:
@@ -70,16 +71,6 @@ def _dashes(style: Style) -> str:
     return "" if style.linestyle == "-" else " ".join(f"{2 * length:g}" for length in style.linestyle[1])
 
 
-def _rgb(color: str) -> tuple[float, float, float]:
-    red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return red, green, blue
-
-
-def _hex(hue: float, light: float, saturation: float) -> str:
-    parts = colorsys.hls_to_rgb(hue, min(light, 1.0), saturation)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
-
-
 def _luminance(color: str) -> float:
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _rgb(color)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    red, green, blue = linear_rgb(color)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
