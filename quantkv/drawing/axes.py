@@ -1,7 +1,7 @@
 """Axes as a paper prints them: real contexts as ticks, plain numbers where they fit, nothing cut off.
 
-Ticks are set by hand where matplotlib's locators choose round numbers instead of what was measured, and around 1: its
-symlog and asinh scales stand around 0 and label no end of the axis.
+Ticks are set by hand where matplotlib's locators choose round numbers instead of what was measured, and
+around 1: its symlog and asinh scales stand around 0 and label no end of the axis.
 """
 
 from __future__ import annotations
