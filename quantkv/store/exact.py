@@ -52,10 +52,10 @@ class Ring(Exact):
     def write(self, start: int, x: Tensor, rows: Sequence[int] | None = None) -> None:
         """Put `[R, H, T, D]` at positions from `start` on; T is at most the capacity."""
         target = self.buffer if rows is None else self.buffer[list(rows)]
-        done = 0
-        for slot, count in self._pieces(start, start + x.shape[-2]):
-            target[:, :, slot : slot + count] = x[:, :, done : done + count]
-            done += count
+        pieces = self._pieces(start, start + x.shape[-2])
+        parts = (x,) if len(pieces) == 1 else x.split([count for _, count in pieces], -2)
+        for (slot, count), part in zip(pieces, parts, strict=True):
+            target.narrow(-2, slot, count).copy_(part)
         if rows is not None:
             self.buffer[list(rows)] = target
 

@@ -142,7 +142,7 @@ class PageStore:
 
     def reserve(self, tokens: Sequence[int]) -> None:
         """Have the memory that so many tokens of each row need."""
-        if self.pool.left:
+        if self.pool.user_left:
             self.trim()
         page = self.layout.page_tokens
         self.pool.reserve(sum(max(0, -(-n // page) - len(t)) for n, t in zip(tokens, self.tables)))
@@ -308,7 +308,7 @@ class PageStore:
 def _release_all(pool: PagePool, tables: list[list[int]]) -> None:
     for table in tables:
         pool.release(table)
-    pool.left = True
+    pool.user_left = True
 
 
 def _whole_pages(x: Tensor, low: int, rows: int) -> Iterator[tuple[int, Tensor]]:

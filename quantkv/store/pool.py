@@ -33,7 +33,7 @@ class PagePool:
         self.layout, self.device, self.unit = layout, device, max(1, unit)
         self.users: WeakSet[Any] = WeakSet()
         """The page stores whose tables list pages: they are told (`renumber`) when pages move."""
-        self.left = False
+        self.user_left = False
         """Whether a user has gone since memory was last given back."""
         self.slabs: list[Tensor] = []
         self._first: list[int] = []  # number of the first page of each slab
@@ -47,7 +47,7 @@ class PagePool:
     def trim(self, unit: int) -> None:
         """Give memory back where more than a fifth of it has no owner: the pages that have one move into a
         new slab, as large as if nothing else had ever been here. `unit` is as for a new pool."""
-        users, self.left = list(self.users), False  # none of them may go in the midst of this
+        users, self.user_left = list(self.users), False  # none of them may go in the midst of this
         count = len(self._refs) - len(self._free)
         if 4 * len(self._refs) <= 5 * unit * allocated_pages(-(-count // unit)):
             return

@@ -106,6 +106,9 @@ class TensorStore:
         """How many tokens of a row are packed when it holds `length` tokens (now, by default)."""
         return self.window.packed((self.length if length is None else length) - self.pads[row])
 
+    def _packed_at(self, length: int) -> list[int]:
+        return [self.window.packed(length - pad) for pad in self.pads]
+
     def view(self) -> View:
         """What a query may read now."""
         return self._view(self.length)
@@ -113,7 +116,7 @@ class TensorStore:
     def _view(self, stop: int, extra: Tensor | None = None) -> View:
         """`stop` tokens, packed as far as they are now; `extra` are those of the running call that are not in
         the ring."""
-        visible = [self.packed(row) for row in range(self.rows)]
+        visible = self._packed_at(self.length)
         return View(self.pages, self.sinks, self.ring, self.pads, visible, stop, self.tally, extra)
 
     def append(self, x: Tensor) -> View:
@@ -170,7 +173,9 @@ class TensorStore:
 
     def _pack(self, view: View, length: int) -> None:
         """Pack what the policy no longer keeps exact at `length` tokens, as `view` shows it."""
-        packed = [self.packed(row, length) for row in range(self.rows)]
+        packed = self._packed_at(length)
+        if packed == self.pages.used and not self.pages.pool.user_left:  # as in most decode steps
+            return
         self.pages.reserve(packed)
         for pad, rows in row_groups(self.pads):
             done, todo = self.pages.used[rows[0]], packed[rows[0]]
@@ -185,14 +190,12 @@ class TensorStore:
     def evict(self, before: int, length: int) -> None:
         """Positions below `before` will never be read again once `length` tokens are held: free their
         pages."""
-        page = self.pages.layout.page_tokens
+        page, packed = self.pages.layout.page_tokens, self._packed_at(length)
         for row, pad in enumerate(self.pads):
-            packed = self.packed(row, length)
-            pages = min(before - pad - self.window.sinks, packed) // page
+            pages = min(before - pad - self.window.sinks, packed[row]) // page
             if pages > 0:
                 self.pages.drop(row, pages)
-        packed = max(self.packed(row, length) for row in range(self.rows))
-        self.pages.pool.ensure(windowed_pages(-(-packed // page), self.window, self.span, page))
+        self.pages.pool.ensure(windowed_pages(-(-max(packed) // page), self.window, self.span, page))
 
     @property
     def readable_from(self) -> int:
