@@ -4,43 +4,29 @@ const SIDE_STEP = 3; // pixels between formats of one context, so that bars of e
 const WIDE_STEP = 9; // the same for shares, most of which are equal
 const MARKER = 1.35; // marker radius in the page for each point of its size in the printed figures
 
-/** The marker of a format as Plot draws symbols: `size` is an area. */
+/** The marker of a format as d3 and Plot draw symbols: `size` is an area. */
 function symbolOf(look) {
+  if (look.outline === null) return d3.symbolCircle;
+  const outline = d3.line().curve(d3.curveLinearClosed);
   return {
     draw(context, size) {
-      const radius = Math.sqrt(size / Math.PI);
-      if (look.outline === null) {
-        context.arc(0, 0, radius, 0, 2 * Math.PI);
-        return;
-      }
-      look.outline.forEach(([x, y], corner) => {
-        if (corner) context.lineTo(1.25 * radius * x, 1.25 * radius * y);
-        else context.moveTo(1.25 * radius * x, 1.25 * radius * y);
-      });
-      context.closePath();
+      const radius = 1.25 * Math.sqrt(size / Math.PI);
+      outline.context(context)(look.outline.map(([x, y]) => [radius * x, radius * y]));
     },
   };
 }
 
 /** A small drawing of the marker for the legend and the summary. */
 function markerIcon(look) {
-  const svg = d3.create("svg:svg").attr("width", 14).attr("height", 14).attr("viewBox", "-7 -7 14 14");
-  const path = d3.path();
-  symbolOf(look).draw(path, 78);
-  return svg.attr("aria-hidden", "true").append("path").attr("d", path.toString())
-    .attr("fill", look.color).select(function () { return this.parentNode; }).node();
+  const svg = d3.create("svg:svg").attr("width", 14).attr("height", 14).attr("viewBox", "-7 -7 14 14").attr("aria-hidden", "true");
+  svg.append("path").attr("d", d3.symbol(symbolOf(look), 78)()).attr("fill", look.color);
+  return svg.node();
 }
 
-/** Ticks of a log axis: 1, 2, 5 over a short span, powers of ten over a long one, never more than about eight. */
+/** Ticks of a log axis: 1, 2, 5 over a short span, powers of ten over a long one, about eight at most. */
 function logTicks([low, high]) {
-  const decades = Math.log10(high / low);
-  const steps = decades < 2.2 ? [1, 2, 5] : [1];
-  const every = Math.max(1, Math.ceil(decades / 8));
-  const ticks = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
-    if (power % every === 0) steps.forEach((step) => ticks.push(Number(`${step}e${power}`)));
-  }
-  return ticks.filter((tick) => tick >= low && tick <= high);
+  const leading = Math.log10(high / low) < 2.2 ? "125" : "1";
+  return d3.scaleLog([low, high], [0, 1]).ticks(8).filter((tick) => leading.includes(tick.toExponential()[0]));
 }
 
 function tickText(value) {
@@ -124,9 +110,8 @@ function shortened(label) {
 }
 
 function axes(chart, contexts, formats, range, width) {
-  const y = chart.scale === "log"
-    ? { type: "log", domain: range, ticks: logTicks(range), tickFormat: tickText }
-    : { domain: range, nice: false, ticks: 6 };
+  const log = chart.scale === "log" ? { type: "log", ticks: logTicks(range), tickFormat: tickText } : { ticks: 6 };
+  const y = { ...log, domain: range, grid: true, tickSize: 3, label: `↑ ${chart.y}` };
   if (chart.name === "pareto") {
     return { x: { label: `${chart.x} →`, nice: true, ticks: Math.round(width / 70), tickFormat: (bits) => String(Number(bits.toFixed(2))), inset: 18, labelAnchor: "center" }, y };
   }
@@ -198,8 +183,6 @@ function drawChart(chart, study, shown, context, width, open) {
   const svg = Plot.plot({
     ...frame,
     marks: [
-      Plot.gridY({ ticks: chart.scale === "log" ? logTicks(range) : 6, stroke: "currentColor", strokeOpacity: 0.1 }),
-      Plot.axisY({ label: `↑ ${chart.y}`, ticks: chart.scale === "log" ? logTicks(range) : 6, tickFormat: chart.scale === "log" ? tickText : undefined, tickSize: 3 }),
       boundMarks(chart, range),
       guideMarks(chart, contexts),
       pareto ? Plot.line(frontier(ready), { x: "px", y: "py", stroke: "currentColor", strokeOpacity: 0.4, strokeDasharray: "5 4" }) : null,
