@@ -10,6 +10,7 @@ import pandas as pd
 
 from quantkv.drawing.lines import Curve
 from quantkv.drawing.style import BASELINE, rank
+from quantkv.studies.kind import reported
 from quantkv.studies.study import Study
 
 Values = Callable[[pd.DataFrame], pd.Series]
@@ -39,18 +40,6 @@ def rate_of(name: str) -> Values:
 
 
 MIB = 2.0**-20
-METRICS: dict[str, Metric] = {
-    "held": Metric("memory", column("held_bytes", MIB)),
-    "predicted": Metric("memory", column("predicted_bytes", MIB)),
-    "decode_ms": Metric(
-        "speed", column("decode_ms_median"), column("decode_ms_p10"), column("decode_ms_p90")
-    ),
-    "decode_tps": Metric(
-        "speed", column("decode_tokens_per_s"), rate_of("decode_ms_p90"), rate_of("decode_ms_p10")
-    ),
-    "ppl_ratio": Metric("quality", column("ppl_ratio"), exp_of("delta_nll_low"), exp_of("delta_nll_high")),
-    "kl": Metric("quality", column("kl_mean"), column("kl_low"), column("kl_high")),
-}
 
 
 def curves(study: Study, metric: Metric) -> list[Curve]:
@@ -90,6 +79,6 @@ def _curve(label: str, frame: pd.DataFrame, metric: Metric) -> Curve:
     contexts = [int(context) for context in means.index]
     status = frame[f"{metric.kind}_status"]
     failed = {int(context) for context in frame.loc[status.notna() & (status != "ok"), "context"]}
-    hollow = metric.kind == "speed" and bool((frame["speed_engine"] == "reference").any())
+    hollow = reported(metric.kind).timed and bool((frame["speed_engine"] == "reference").any())
     values, low, high = ([float(value) for value in means[name]] for name in made)
     return Curve(label, contexts, values, low, high, hollow, sorted(failed - set(contexts)))

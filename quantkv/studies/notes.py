@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quantkv.studies.kind import studied
-from quantkv.studies.study import CAUTION_KL, FLAG_SEPARATOR, UNFIT_KL
+from quantkv.studies.study import CAUTION_KL, FLAG_SEPARATOR, JUDGE, UNFIT_KL
 from quantkv.wording.numbers import missing
 
 Record = Mapping[str, Any]
 
 VERDICT_MARKS = {"unfit": "✗", "caution": "!", "flagged": "?"}
 VERDICT_WORDS = {"unfit": f"UNFIT: KL ≥ {UNFIT_KL:g}", "caution": f"caution: KL ≥ {CAUTION_KL:g}"}
-QUALITY = "quality: "
+QUALITY = f"{JUDGE}: "
 MARKED_ELSEWHERE = "speed: reference engine"
 LISTED = 6
 REASON_LENGTH = 110

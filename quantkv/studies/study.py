@@ -38,6 +38,8 @@ Record = dict[str, Any]
 Conditions = tuple[str, str, str]
 
 FLAG_SEPARATOR = "; "
+JUDGE = "quality"
+"""The kind whose numbers say whether a format damages the model."""
 OTHER_WEIGHTS = "other weights were measured under this name too: {own} here, {others} in tables of their own"
 
 IDENTITY = (
@@ -150,7 +152,7 @@ def verdict_of(record: Record) -> str:
         return ""
     if not missing(kl) and kl >= CAUTION_KL:
         return "unfit" if kl >= UNFIT_KL else "caution"
-    return "flagged" if "quality: " in record["flags"] else ""
+    return "flagged" if f"{JUDGE}: " in record["flags"] else ""
 
 
 def _base(row: Row) -> tuple[Any, ...]:

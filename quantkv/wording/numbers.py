@@ -19,6 +19,11 @@ def missing(value: Any) -> bool:
     return value is None or value != value or type(value).__name__ == "NAType"
 
 
+def number(value: Any) -> float | None:
+    """As JSON holds it: null where nothing was measured."""
+    return None if missing(value) else float(value)
+
+
 def decimals_for(value: float, digits: int) -> int:
     """Decimals that show ``digits`` significant digits of ``value``."""
     return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else digits - 1

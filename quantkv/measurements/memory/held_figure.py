@@ -10,15 +10,17 @@ from quantkv.drawing.axes import context_axis, log_axis
 from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import GREY, Curve, draw_curves, steps_apart
 from quantkv.drawing.style import DOTTED, Style
-from quantkv.studies.curves import METRICS, MIB, contexts_of, curves, per_context
+from quantkv.studies.curves import MIB, Metric, column, contexts_of, curves, per_context
 from quantkv.studies.study import Study
 
 THIN = 0.7
+HELD = Metric("memory", column("held_bytes", MIB))
+PREDICTED = Metric("memory", column("predicted_bytes", MIB))
 
 
 def memory(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
-    held = curves(study, METRICS["held"])
-    predicted = {curve.label: curve for curve in curves(study, METRICS["predicted"]) if curve.contexts}
+    held = curves(study, HELD)
+    predicted = {curve.label: curve for curve in curves(study, PREDICTED) if curve.contexts}
     contexts, sizes = per_context(study, "baseline_16bit_bytes", MIB)
     context_axis(ax, contexts_of(study))
     draw_curves(ax, held, styles, legend, steps_apart(ax, held), unlinked=set(predicted))

@@ -1,11 +1,17 @@
 """What memory says of itself."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from quantkv.measurements.kind import Kind, Panels
 from quantkv.measurements.memory.columns import COLUMNS
 from quantkv.studies.kind import Changes, Row
 from quantkv.wording.parts import listed
+
+if TYPE_CHECKING:
+    from quantkv.studies.page import OnPage
 
 
 class MemoryKind(Kind):
@@ -20,6 +26,7 @@ class MemoryKind(Kind):
         "weights_bytes", "baseline_16bit_bytes", "ratio_to_16bit",
     )  # fmt: skip
     columns = COLUMNS
+    measured = "weighed"
     published = (
         "held_bytes", "prefill_peak_bytes", "decode_peak_bytes", "ratio_to_16bit",
     )  # fmt: skip
@@ -41,6 +48,11 @@ class MemoryKind(Kind):
         from quantkv.measurements.memory.figures import PANELS
 
         return PANELS
+
+    def page(self) -> OnPage:
+        from quantkv.measurements.memory.page import PAGE
+
+        return PAGE
 
 
 KIND = MemoryKind()

@@ -1,10 +1,16 @@
 """What quality says of itself."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from quantkv.measurements.kind import Kind, Panels
 from quantkv.measurements.quality.columns import COLUMNS
 from quantkv.studies.kind import Changes, Row
+
+if TYPE_CHECKING:
+    from quantkv.studies.page import OnPage
 
 
 class QualityKind(Kind):
@@ -21,6 +27,7 @@ class QualityKind(Kind):
         "tokens_scored", "bits_packed", "bits_cache", "bits_cache_16", "cache_bytes",
     )  # fmt: skip
     columns = COLUMNS
+    measured = "scored"
     published = (
         "perplexity", "perplexity_ref", "ppl_ratio", "nll", "nll_ref", "delta_nll", "kl_mean",
         "top1_agreement", "bits_packed", "bits_cache",
@@ -48,6 +55,11 @@ class QualityKind(Kind):
         from quantkv.measurements.quality.figures import PANELS
 
         return PANELS
+
+    def page(self) -> OnPage:
+        from quantkv.measurements.quality.page import PAGE
+
+        return PAGE
 
 
 KIND = QualityKind()

@@ -14,7 +14,7 @@ from quantkv.drawing.axes import context_axis, log_axis
 from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import GREY, Curve, draw_curves
 from quantkv.drawing.style import DOTTED, Style
-from quantkv.studies.curves import METRICS, contexts_of, curves, per_context
+from quantkv.studies.curves import Metric, column, contexts_of, curves, per_context
 from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Study
 from quantkv.wording.numbers import compact
 
@@ -23,11 +23,12 @@ DECADES_TO_FLOOR = 2.0
 BELOW = 3.0
 LOWER_RIGHT = (0.98, 0.04)
 LABEL = "KL to exact cache (nats)"
+KL = Metric("quality", column("kl_mean"), column("kl_low"), column("kl_high"))
 
 
 def kl(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
     """Mean KL, with the bounds of caution and unfitness and the floor of the code path."""
-    found = curves(study, METRICS["kl"])
+    found = curves(study, KL)
     values = [value for curve in found for part in (curve.values, curve.low, curve.high) for value in part]
     positive = [value for value in values if value > 0]
     context_axis(ax, contexts_of(study))

@@ -8,12 +8,14 @@ from quantkv.drawing.axes import context_axis, ratio_axis
 from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import draw_curves
 from quantkv.drawing.style import Style
-from quantkv.studies.curves import METRICS, contexts_of, curves
+from quantkv.studies.curves import Metric, column, contexts_of, curves, exp_of
 from quantkv.studies.study import Study
+
+RATIO = Metric("quality", column("ppl_ratio"), exp_of("delta_nll_low"), exp_of("delta_nll_high"))
 
 
 def ppl_ratio(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
-    found = curves(study, METRICS["ppl_ratio"])
+    found = curves(study, RATIO)
     context_axis(ax, contexts_of(study))
     ax.axhline(1, color="#000000", linewidth=0.6, zorder=1)
     draw_curves(ax, found, styles, legend)

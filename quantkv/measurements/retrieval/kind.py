@@ -1,11 +1,16 @@
 """What retrieval says of itself."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantkv.measurements.kind import Kind
 from quantkv.studies.column import KindColumn
 from quantkv.studies.kind import Changes, Row
+
+if TYPE_CHECKING:
+    from quantkv.studies.page import RowOnPage
 
 
 class RetrievalKind(Kind):
@@ -26,6 +31,11 @@ class RetrievalKind(Kind):
         from quantkv.measurements.retrieval.table import caption
 
         return caption(rows)
+
+    def chart(self, part: str, rows: Sequence[RowOnPage]) -> dict[str, Any] | None:
+        from quantkv.measurements.retrieval.page import chart
+
+        return chart(part, rows)
 
     def changes(self, a: Row, b: Row) -> Changes:
         from quantkv.measurements.retrieval.changes import changes

@@ -11,9 +11,11 @@ from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import GREY, draw_curves
 from quantkv.drawing.style import Style
 from quantkv.measurements.speed.drift import drifts
-from quantkv.studies.curves import METRICS, curves, with_baseline
+from quantkv.studies.curves import Metric, column, curves, rate_of, with_baseline
 from quantkv.studies.study import Study
 
+MILLISECONDS = Metric("speed", column("decode_ms_median"), column("decode_ms_p10"), column("decode_ms_p90"))
+RATE = Metric("speed", column("decode_tokens_per_s"), rate_of("decode_ms_p90"), rate_of("decode_ms_p10"))
 DRIFTED = "memory bandwidth drifted while timing"
 
 
@@ -28,7 +30,7 @@ def decode_tps(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend)
 
 
 def _decode(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend, *, per_second: bool) -> None:
-    own = curves(study, METRICS["decode_tps" if per_second else "decode_ms"])
+    own = curves(study, RATE if per_second else MILLISECONDS)
     found = with_baseline(own, study, per_second=per_second)
     context_axis(ax, sorted({context for curve in found for context in (*curve.contexts, *curve.failed)}))
     draw_curves(ax, found, styles, legend)

@@ -1,11 +1,16 @@
 """What speed says of itself."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantkv.measurements.kind import Kind, Panels
 from quantkv.measurements.speed.columns import COLUMNS
 from quantkv.studies.kind import Changes, Row
+
+if TYPE_CHECKING:
+    from quantkv.studies.page import OnPage
 
 
 class SpeedKind(Kind):
@@ -22,6 +27,7 @@ class SpeedKind(Kind):
         "top1_agreement_64", "steps",
     )  # fmt: skip
     columns = COLUMNS
+    measured = "timed"
     published = (
         "prefill_tokens_per_s", "time_to_first_token_ms", "decode_ms_median", "decode_tokens_per_s",
         "ratio_to_baseline",
@@ -52,6 +58,11 @@ class SpeedKind(Kind):
         from quantkv.measurements.speed.figures import PANELS
 
         return PANELS
+
+    def page(self) -> OnPage:
+        from quantkv.measurements.speed.page import PAGE
+
+        return PAGE
 
 
 KIND = SpeedKind()

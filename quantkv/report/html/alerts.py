@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantkv.report.html.index import Results
+from quantkv.studies.kind import reported
 from quantkv.studies.study import Row, protocol_of, requested
 from quantkv.wording.numbers import compact
 from quantkv.wording.parts import fingerprint_of
@@ -69,8 +70,8 @@ def _of_row(row: Row) -> Iterator[tuple[str, str]]:
         yield "caution" if _weight(flag) >= STRONG_DRIFT else "flag", f"{kind}: {flag}"
     for note in effective.get("notes") or []:
         yield "note", f"{kind}: {note}"
-    if kind == "speed" and row.get("status") == "ok" and effective.get("engine") == "reference":
-        yield "flag", "speed: timed on the PyTorch reference engine, which is no speed claim (drawn hollow)"
+    if reported(kind).timed and row.get("status") == "ok" and effective.get("engine") == "reference":
+        yield "flag", f"{kind}: timed on the PyTorch reference engine, which is no speed claim (drawn hollow)"
 
 
 def _verdicts(found: Results, several: bool) -> Iterator[tuple[str, str, str, int]]:

@@ -5,70 +5,25 @@ Every point carries the numbers of the rows behind it, so that a click on it can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from quantkv.measurements.speed.drift import drifted
-from quantkv.report.html.index import Results, cell_of_record, number, rows_of_records
+from quantkv.drawing.lines import Curve
+from quantkv.measurements.kind import on_a_page
+from quantkv.measurements.quality.page import BARS, BOUNDS, CHARTS
+from quantkv.report.html.index import Results, cell_of_record, rows_of_records
 from quantkv.report.html.looks import looks
 from quantkv.report.html.tasks import task_charts
-from quantkv.report.html.titles import against
-from quantkv.studies.curves import METRICS, Curve, curves, per_context, with_baseline
-from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Study
-from quantkv.wording.numbers import compact, significant
+from quantkv.studies.page import Chart, against
+from quantkv.studies.study import Study
+from quantkv.wording.numbers import compact, number, significant
 
-MIB = 2.0**-20
-FLOOR_SHARE = 1e-2
 Payload = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One metric against context: ``metric`` is a name in ``curves.METRICS``, ``scale`` log or linear."""
-
-    name: str
-    title: str
-    axis: str
-    metric: str
-    scale: str
-    note: str
-
-
-CHARTS = (
-    Chart(
-        "kl",
-        "Quality",
-        "KL to the exact cache (nats per token)",
-        "kl",
-        "log",
-        "Mean KL divergence.",
-    ),
-    Chart(
-        "memory",
-        "Memory",
-        "cache held (MiB)",
-        "held",
-        "log",
-        "Bytes the cache holds.",
-    ),
-    Chart(
-        "decode_ms",
-        "Decode time",
-        "decode (ms per step)",
-        "decode_ms",
-        "linear",
-        "Median, bars from the 10th to the 90th percentile.",
-    ),
-)
 PARETO_NOTE = (
     "Bits per element of the whole cache, exact tokens counted at 16 (bits_cache_16), against mean KL. "
     "The dashed line joins the formats that no other beats in both."
 )
-BARS = "Bars are intervals."
-SIXTEEN_BITS = "The dotted line is a cache of 16 bits per element."
 HOLLOW = "Hollow: PyTorch reference engine, no claim."
-BOUNDS = [{"y": CAUTION_KL, "text": "caution"}, {"y": UNFIT_KL, "text": "unfit"}]
 
 
 def payload(found: Results) -> Payload:
@@ -79,7 +34,7 @@ def payload(found: Results) -> Payload:
 
 def _study(study: Study, index: int, found: Results) -> Payload:
     sources = rows_of_records(study, found.rows)
-    charts = [_pareto(study, sources), *(_chart(chart, study, sources, found) for chart in CHARTS)]
+    charts = [_pareto(study, sources), *_charts(study, sources, found)]
     charts += task_charts(study, found)
     specs = dict(zip(study.frame["label"], study.frame["spec"]))
     labels = [*specs, *(point["format"] for chart in charts for point in chart["points"])]
@@ -104,7 +59,7 @@ def _pareto(study: Study, sources: Mapping[tuple[Any, ...], list[int]]) -> Paylo
             points.append({**place, **ends, "hollow": False, "rows": rows, "tip": _pareto_tip(record)})
     head = {"name": "pareto", "title": "Bits against quality", "x": "bits per element at this context"}
     note = PARETO_NOTE + f" {BARS}" * any(point["low"] is not None for point in points)
-    shape = {"y": CHARTS[0].axis, "scale": "log", "note": note, "bounds": BOUNDS, "guides": []}
+    shape = {"y": CHARTS[0].axis, "scale": "log", "note": note, "bounds": [*BOUNDS], "guides": []}
     return {**head, **shape, "points": points, "failed": []}
 
 
@@ -114,14 +69,15 @@ def _pareto_tip(record: Mapping[str, Any]) -> str:
     return "\n".join([record["label"], bits, kl])
 
 
-def _chart(
-    chart: Chart, study: Study, sources: Mapping[tuple[Any, ...], list[int]], found: Results
-) -> Payload:
-    metric = METRICS[chart.metric]
-    drawn = curves(study, metric)
-    if chart.name == "decode_ms":
-        drawn = with_baseline(drawn, study, per_second=False)
-    rows = _rows_by_point(study, sources, found, metric.kind)
+def _charts(study: Study, sources: Mapping[tuple[Any, ...], list[int]], found: Results) -> Iterator[Payload]:
+    for own in on_a_page():
+        rows = _rows_by_point(study, sources, found, own.name)
+        for chart in own.page().charts:
+            yield _chart(chart, study, rows, own.remark(study))
+
+
+def _chart(chart: Chart, study: Study, rows: Mapping[tuple[str, int], list[int]], remark: str) -> Payload:
+    drawn = chart.curves(study)
     points = [point for curve in drawn for point in _points(curve, chart, rows)]
     failed = [
         {"format": curve.label, "x": context, "rows": rows.get((curve.label, context), [])}
@@ -130,13 +86,10 @@ def _chart(
     ]
     title = against(chart.title, (place["x"] for place in (*points, *failed)))
     head = {"name": chart.name, "title": title, "x": "context (tokens)", "y": chart.axis}
-    bounds = BOUNDS if chart.name == "kl" else []
-    guides = _guides(chart, study)
-    said = [_note(chart, study)] + [SIXTEEN_BITS] * (chart.name == "memory" and bool(guides))
-    said += [BARS] * (chart.name == "kl" and any(point["low"] is not None for point in points))
+    said = [chart.note(study)]
     said += [HOLLOW] * any(point["hollow"] for point in points)
-    said += [drifted(study)] * (chart.name == "decode_ms")
-    shape = {"scale": chart.scale, "bounds": bounds, "guides": guides, "note": " ".join(filter(None, said))}
+    shape = {"scale": chart.scale, "bounds": [*chart.bounds], "guides": chart.guides(study)}
+    shape |= {"note": " ".join(filter(None, [*said, remark]))}
     return {**head, **shape, "points": points, "failed": failed}
 
 
@@ -170,32 +123,3 @@ def _spread(value: float, low: Any, high: Any) -> str:
 
 def _digits(value: float | None) -> str:
     return compact(value, 3) if value is None or abs(value) < 1 else significant(value, 3)
-
-
-def _guides(chart: Chart, study: Study) -> list[Payload]:
-    """Dotted lines that are no format: the yardstick of 16 bits, or a floor of the code path that is near."""
-    if chart.name == "memory":
-        return _guide(*per_context(study, "baseline_16bit_bytes", MIB))
-    if chart.name == "kl" and _floor_is_near(study):
-        return _guide(*per_context(study, "floor_path_kl"))
-    return []
-
-
-def _guide(contexts: list[int], values: list[float]) -> list[Payload]:
-    points = [{"x": context, "y": value} for context, value in zip(contexts, values) if value > 0]
-    return [{"points": points}] if points else []
-
-
-def _note(chart: Chart, study: Study) -> str:
-    """A floor far below every value is told, not drawn: it would squeeze all that is to be seen."""
-    floor = study.frame["floor_path_kl"].max()
-    if chart.name != "kl" or not floor > 0:
-        return chart.note
-    if _floor_is_near(study):
-        return f"{chart.note} The dotted line is the floor of the code path."
-    return f"{chart.note} The floor of the code path, {compact(floor, 1)}, lies below the axis."
-
-
-def _floor_is_near(study: Study) -> bool:
-    floor, kl = study.frame["floor_path_kl"].max(), study.frame["kl_mean"]
-    return bool(floor > FLOOR_SHARE * kl[kl > 0].min())

@@ -16,7 +16,7 @@ from quantkv.report.html.joined import joined
 from quantkv.report.html.tasks import part
 from quantkv.studies.headings import ends_of, heading, number_text
 from quantkv.studies.kind import reported
-from quantkv.studies.study import Row, protocol_of, requested
+from quantkv.studies.study import JUDGE, Row, protocol_of, requested
 from quantkv.wording.numbers import missing
 from quantkv.wording.parts import short, subject_of, told
 
@@ -54,14 +54,14 @@ def _of_kind(found: Results, kind: str, verdicts: Mapping[int, str]) -> Grid:
 
 
 def _verdicts(found: Results) -> dict[int, str]:
-    """What the records say of the quality rows behind them."""
+    """What the records say of the rows behind them that judge."""
     said: dict[int, str] = {}
     for study in found.studies:
         sources = rows_of_records(study, found.rows)
         for record in study.records():
             for at in sources.get(cell_of_record(record), []):
                 said[at] = str(record["verdict"])
-    return {at: verdict for at, verdict in said.items() if found.rows[at]["kind"] == "quality"}
+    return {at: verdict for at, verdict in said.items() if found.rows[at]["kind"] == JUDGE}
 
 
 def _settings(rows: Sequence[Row]) -> list[Mapping[str, Any]]:

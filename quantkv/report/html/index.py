@@ -8,7 +8,6 @@ from typing import Any
 
 from quantkv.rows.kinds import names
 from quantkv.studies.study import Row, Study, labels_of, preference, requested, studies
-from quantkv.wording.numbers import missing
 from quantkv.wording.parts import subject_of, titles
 
 
@@ -62,8 +61,3 @@ def cell_of(row: Row) -> tuple[Any, ...]:
 
 def cell_of_record(record: Mapping[str, Any]) -> tuple[Any, ...]:
     return record["spec"] or record["format"], record["context"], record["seed"]
-
-
-def number(value: Any) -> float | None:
-    """As JSON holds it: null where nothing was measured."""
-    return None if missing(value) else float(value)

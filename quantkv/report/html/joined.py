@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantkv.report.html.cells import NOTHING, Grid, Head, Line, TableCell, whole
-from quantkv.report.html.index import Results, cell_of, cell_of_record, number, rows_of_records
+from quantkv.report.html.index import Results, cell_of, cell_of_record, rows_of_records
 from quantkv.report.html.tasks import part, task_rows
 from quantkv.studies.column import Column, KindColumn
 from quantkv.studies.columns import printed_columns
 from quantkv.studies.kind import reported, tabled
 from quantkv.studies.notes import VERDICT_MARKS, notes
 from quantkv.studies.study import Record, requested
-from quantkv.wording.numbers import DASH
+from quantkv.wording.numbers import DASH, number
 from quantkv.wording.parts import subject_of
 
 JOINED = "all kinds"

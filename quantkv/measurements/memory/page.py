@@ -1,0 +1,54 @@
+"""What a page says and draws of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quantkv.measurements.memory.columns import MIB
+from quantkv.measurements.memory.held_figure import HELD
+from quantkv.studies.column import Record
+from quantkv.studies.columns import competes
+from quantkv.studies.curves import curves
+from quantkv.studies.page import Chart, Guides, OnPage, Sentence, guide
+from quantkv.studies.study import Study
+from quantkv.wording import numbers
+from quantkv.wording.numbers import missing
+
+SIXTEEN_BITS = "The dotted line is a cache of 16 bits per element."
+
+
+def lead(here: Sequence[Record], worst: Mapping[str, str]) -> list[str]:
+    weighed = [r for r in here if not missing(r["ratio_to_16bit"]) and _may_win(r, worst)]
+    if not weighed:
+        return []
+    least = min(weighed, key=lambda r: r["ratio_to_16bit"])
+    share = numbers.ratio(least["ratio_to_16bit"])
+    return [f"The smallest cache weighed among sound formats is that of {least['label']}, {share} × 16 bits."]
+
+
+def _may_win(record: Record, worst: Mapping[str, str]) -> bool:
+    return competes(record) and worst[record["label"]] != "unfit"
+
+
+def sentence(record: Record) -> Sentence | None:
+    bits = record["bits_cache"]
+    in_bits = "" if missing(bits) else f"{numbers.fixed(bits, 2)} bits per element"
+    if missing(record["held_bytes"]):
+        return Sentence(f"Takes {in_bits}", "; not weighed.") if in_bits and not record["simulated"] else None
+    size = f"{numbers.significant(record['held_bytes'] / MIB)} MiB"
+    held = f"Holds {numbers.ratio(record['ratio_to_16bit'])} × a 16-bit cache"
+    return Sentence(held, f": {', '.join(filter(None, (size, in_bits)))}.")
+
+
+def _guides(study: Study) -> Guides:
+    return guide(study, "baseline_16bit_bytes", 1 / MIB)
+
+
+def _note(study: Study) -> str:
+    return "Bytes the cache holds." + f" {SIXTEEN_BITS}" * bool(_guides(study))
+
+
+CHARTS = (
+    Chart("memory", "Memory", "cache held (MiB)", "log", lambda study: curves(study, HELD), _note, _guides),
+)
+PAGE = OnPage(lead, sentence, CHARTS)
