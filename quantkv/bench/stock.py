@@ -5,12 +5,10 @@ from __future__ import annotations
 from quantkv.errors import UnsupportedError
 from quantkv.measurements.speed.run import Lane
 from quantkv.peers import parse_peer
-from quantkv.peers.stock import GROUP
 from quantkv.peers.versions import check_installed
 
 BITS = 4
 NAMES = ("quanto-int4", "hqq-int4")
-__all__ = ["BITS", "GROUP", "NAMES", "stock_lanes"]
 
 
 def stock_lanes() -> tuple[list[Lane], list[str]]:

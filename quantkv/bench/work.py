@@ -7,7 +7,10 @@ from typing import Any
 
 from transformers import DynamicCache
 
+from quantkv.bench.stock import BITS
+from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments import huggingface as hf
+from quantkv.peers.stock import GROUP
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,6 @@ def cache_bytes(cache: Any, work: ModelWork, tokens: int, itemsize: int) -> int:
     write) before attention reads it. Stock quantized caches read their codes, write them decoded, join and
     read them.
     """
-    from quantkv.bench.stock import BITS, GROUP
-    from quantkv.cache.quantized import QuantizedCache
-
     elements = work.elements(tokens)
     if isinstance(cache, QuantizedCache):
         return cache.used_nbytes
