@@ -18,8 +18,8 @@ _HOMES = {
     "simulate": "decode_exact.simulate",
     "perplexity": "measurements.quality.run",
     "evaluate": "sweep.evaluate",
-    "retrieval": "sweep.evaluate_behaviour",
-    "long_generation": "sweep.evaluate_behaviour",
+    "retrieval": "sweep.evaluate",
+    "long_generation": "sweep.evaluate",
     "curves": "measurements.quality.curves",
     "inspect": "measurements.inside.inspection",
     "check": "checking.run",
@@ -27,7 +27,7 @@ _HOMES = {
     "plan": "planner",
     "load_model": "models",
     "load_text": "data",
-    "load_results": "rows.files",
+    "load_results": "rows.frames",
     "QuantKVError": "errors",
     "UnsupportedError": "errors",
 }
@@ -48,11 +48,10 @@ if TYPE_CHECKING:
     from quantkv.measurements.quality.run import perplexity
     from quantkv.models import load_model
     from quantkv.planner import plan
-    from quantkv.rows.files import load_results
+    from quantkv.rows.frames import load_results
     from quantkv.spec.specs import CacheSpec, parse_spec, presets
     from quantkv.spec.tensors import TensorSpec
-    from quantkv.sweep.evaluate import evaluate
-    from quantkv.sweep.evaluate_behaviour import long_generation, retrieval
+    from quantkv.sweep.evaluate import evaluate, long_generation, retrieval
 
 
 def __getattr__(name: str) -> Any:

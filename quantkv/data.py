@@ -33,8 +33,11 @@ class Text:
     source: str
 
 
-def load_text(name: str | Path | dict[str, Any]) -> Text:
-    """Read a text by name, path or ``{hf: ...}``; documents of a data set are joined by blank lines."""
+def load_text(name: str | Path | dict[str, Any] | Text) -> Text:
+    """Read a text by name, path or ``{hf: ...}``; documents of a data set are joined by blank lines. A text
+    that is loaded already comes back."""
+    if isinstance(name, Text):
+        return name
     if isinstance(name, dict):
         return _from_dataset(name, label=_label(name))
     if not isinstance(name, str | Path):

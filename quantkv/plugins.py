@@ -40,6 +40,10 @@ class ImportedFile:
     path: str
     sha256: str
 
+    def __reduce__(self) -> Any:
+        """Where it is read again it is imported, before what it registered is asked for."""
+        return import_file, (self.path, self.sha256)
+
 
 _origin: ContextVar[Origin | None] = ContextVar("_origin", default=None)
 _files: dict[str, ImportedFile] = {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quantkv.errors import UnsupportedError
+from quantkv.rows.cell import Cell
 from quantkv.rows.row import build_row
-from quantkv.sweep.config import ModelEntry, Sweep, validate
-from quantkv.sweep.grid import Cell
+from quantkv.rows.settings import ModelEntry
+from quantkv.sweep.config import Sweep, validate
 
 
 def sweep(out: Any, **changes: Any) -> Sweep:
@@ -17,6 +18,13 @@ def sweep(out: Any, **changes: Any) -> Sweep:
     raw: dict[str, Any] = {"schema": 1, "models": ["random-llama"], "formats": ["int8-head", "int4-head"]}
     raw |= {"contexts": [64, 128], "quality": {}, "speed": {}, "memory": {}, "run": {"out": str(out)}}
     return validate(raw | changes)
+
+
+SECTIONS: dict[str, dict[str, Any]] = {
+    "quality": {"kl_mean": 0.25, "perplexity": float("nan"), "nll": float("inf")},
+    "speed": {"decode_ms_median": 5.0, "decode_tokens_per_s": float("inf")},
+    "memory": {"held_bytes": 1000},
+}
 
 
 class FakeMeasure:
@@ -39,33 +47,27 @@ class FakeMeasure:
 
 
 class FakeSession:
-    def __init__(self, measure: FakeMeasure, model: ModelEntry) -> None:
-        self.measure, self.model = measure, model
+    def __init__(self, fake: FakeMeasure, model: ModelEntry) -> None:
+        self.fake, self.model = fake, model
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
-        tokens = cell.seed if self.measure.seed_matters else 0
+        tokens = cell.seed if self.fake.seed_matters else 0
         return {"fingerprint": self.model.id, "tokens": tokens if cell.kind == "quality" else None}
 
     def check(self, cell: Cell) -> None:
-        if cell.label == self.measure.unsupported:
+        if cell.label == self.fake.unsupported:
             raise UnsupportedError(f"{cell.label} cannot run here")
 
-    def quality(self, cells: tuple[Cell, ...], on_arm: Any, step: Any) -> None:
-        self._run(cells, on_arm, {"kl_mean": 0.25, "perplexity": float("nan"), "nll": float("inf")})
+    def measure(self, cells: Sequence[Cell], on_arm: Any, step: Any) -> None:
+        self._run(cells, on_arm, SECTIONS[cells[0].kind])
 
-    def speed(self, cells: tuple[Cell, ...], on_arm: Any, step: Any) -> None:
-        self._run(cells, on_arm, {"decode_ms_median": 5.0, "decode_tokens_per_s": float("inf")})
-
-    def memory(self, cells: tuple[Cell, ...], on_arm: Any, step: Any) -> None:
-        self._run(cells, on_arm, {"held_bytes": 1000})
-
-    def _run(self, cells: tuple[Cell, ...], on_arm: Any, section: dict[str, Any]) -> None:
+    def _run(self, cells: Sequence[Cell], on_arm: Any, section: dict[str, Any]) -> None:
         kind = cells[0].kind
-        self.measure.blocks.append((kind, cells[0].context, tuple(cell.label for cell in cells)))
+        self.fake.blocks.append((kind, cells[0].context, tuple(cell.label for cell in cells)))
         for cell in cells:
-            self.measure.on_cell(cell)
-            self.measure.measured.append((kind, cell.label, cell.context))
-            effective = {"spec": cell.spec_string, "notes": []} | self.measure.extra
+            self.fake.on_cell(cell)
+            self.fake.measured.append((kind, cell.label, cell.context))
+            effective = {"spec": cell.spec_string, "notes": []} | self.fake.extra
             result = {"status": "ok", "reason": None, kind: section, "effective": effective, "seconds": 0.5}
             on_arm(cell, result)
 
@@ -79,4 +81,4 @@ class FakeSession:
         )
 
     def close(self) -> None:
-        self.measure.closed.append(self.model.id)
+        self.fake.closed.append(self.model.id)

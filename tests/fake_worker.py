@@ -12,8 +12,9 @@ import time
 
 from fake_measure import FakeMeasure, FakeSession
 
-from quantkv.sweep.config import ModelEntry, Sweep
-from quantkv.sweep.grid import Cell
+from quantkv.rows.cell import Cell
+from quantkv.rows.settings import ModelEntry
+from quantkv.sweep.config import Sweep
 
 FOREVER = 600
 ALLOCATION = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
@@ -47,22 +48,16 @@ def act(cell: Cell) -> None:
 class Telling(FakeSession):
     """Says which arm is running, as quality does."""
 
-    def _run(self, cells, on_arm, section) -> None:  # type: ignore[no-untyped-def]
-        self.measure.on_cell = lambda cell: (self.step(cell.label, 0, 1), act(cell))
-        super()._run(cells, on_arm, section)
+    def measure(self, cells, on_arm, step) -> None:  # type: ignore[no-untyped-def]
+        """Steps of speed name no arm, memory takes none."""
 
-    def quality(self, cells, on_arm, step) -> None:  # type: ignore[no-untyped-def]
-        self.step = step
-        super().quality(cells, on_arm, step)
+        def begin(cell: Cell) -> None:
+            if cell.kind != "memory":
+                step("decode" if cell.kind == "speed" else cell.label, 0, 1)
+            act(cell)
 
-    def speed(self, cells, on_arm, step) -> None:  # type: ignore[no-untyped-def]
-        """Its steps name no arm."""
-        self.step = lambda *_: step("decode", 0, 1)
-        super().speed(cells, on_arm, step)
-
-    def memory(self, cells, on_arm, step) -> None:  # type: ignore[no-untyped-def]
-        self.step = lambda *_: None
-        super().memory(cells, on_arm, step)
+        self.fake.on_cell = begin
+        super().measure(cells, on_arm, step)
 
 
 class Measure(FakeMeasure):

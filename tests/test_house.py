@@ -45,7 +45,6 @@ KNOWN = {
     "measurements.generation silent",
     "measurements.memory silent",
     "measurements.quality silent",
-    "measurements.quality.curves -> sweep.evaluate",
     "measurements.retrieval silent",
     "measurements.retrieval.tasks silent",
     "measurements.speed silent",

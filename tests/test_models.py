@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils import logging
 
-from quantkv.data import load_text
 from quantkv.errors import QuantKVError
 from quantkv.models import (
     RANDOM_MODELS,
@@ -200,7 +199,7 @@ def test_two_checkpoints_of_one_path_have_cells_of_their_own(tmp_path: Path) -> 
     keys = set()
     for change in (None, _one_number):
         _saved(tmp_path, change)
-        session = LocalSession(sweep.models[0], sweep, load_text("python-docs"))
+        session = LocalSession(sweep.models[0], sweep)
         keys |= {cell.key(session.facts(cell)) for cell in expand(sweep)}
     assert len(keys) == 2 * len(expand(sweep))
 

@@ -11,7 +11,8 @@ import torch
 from transformers import DynamicCache
 
 from quantkv import QuantizedCache, evaluate
-from quantkv.arms.arm import new_cache, parse_format
+from quantkv.arms.arm import parse_format
+from quantkv.arms.running import new_cache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.divergence import kl_divergence, log_softmax

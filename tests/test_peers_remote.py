@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from quantkv.arms.arm import new_cache
+from quantkv.arms.running import new_cache
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.windows import make_windows
 from quantkv.measurements.quality.protocols import make_protocol

@@ -10,8 +10,8 @@ import quantkv
 from quantkv.errors import QuantKVError
 from quantkv.report.plots import can_draw, draw
 from quantkv.rows.files import write_row
+from quantkv.rows.frames import Evaluation
 from quantkv.studies.study import studies
-from quantkv.sweep.evaluate import Evaluation
 
 SHIPPED = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"
 

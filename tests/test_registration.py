@@ -23,7 +23,6 @@ from quantkv.codecs import CodecFamily, register_codec
 from quantkv.codecs.raw import Raw
 from quantkv.codecs.registry import FAMILIES
 from quantkv.commands.cli import app
-from quantkv.data import load_text
 from quantkv.plugins import ImportedFile, Origin, import_file
 from quantkv.policy import POLICIES, Length, Window, register_policy
 from quantkv.rows.files import read_rows
@@ -274,7 +273,7 @@ def test_the_rule_in_a_file_is_in_the_keys_and_rows_of_its_formats_alone(
     keys: list[dict[str, str]] = []
     for content in (CODEC, CODEC + "# another rule"):
         sweep = load_config(sweep_file(tmp_path, **{"import": str(codec_file(tmp_path, content))}))
-        session = LocalSession(sweep.models[0], sweep, load_text("python-docs"))
+        session = LocalSession(sweep.models[0], sweep)
         cells = {cell.label: cell for cell in expand(sweep)}
         keys.append({label: cell.key(session.facts(cell)) for label, cell in cells.items()})
         unmeasured = {"status": "failed", "reason": "not run"}
@@ -289,7 +288,7 @@ def test_the_rule_in_a_file_is_in_the_keys_and_rows_of_its_formats_alone(
 
 def test_a_sweep_without_files_has_the_keys_it_had() -> None:
     sweep = validate(RAW | {"formats": "int4-head"})
-    session = LocalSession(sweep.models[0], sweep, load_text("python-docs"))
+    session = LocalSession(sweep.models[0], sweep)
     assert all("rules" not in session.facts(cell) for cell in expand(sweep))
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantkv.errors import QuantKVError
-from quantkv.measurements.retrieval.questions import digest, make_prompts, make_questions
+from quantkv.measurements.generation.prompts import make_prompts
+from quantkv.measurements.retrieval.questions import digest, make_questions
 from quantkv.measurements.retrieval.tasks import (
     HEAD,
     TAIL,

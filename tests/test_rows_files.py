@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from quantkv.errors import QuantKVError
-from quantkv.rows.files import load_results, read_rows, row_name, to_frame, write_row
+from quantkv.rows.files import read_rows, row_name, write_row
+from quantkv.rows.frames import load_results, to_frame
 from quantkv.rows.row import strict_json
 from quantkv.sweep.tried import Tried
 

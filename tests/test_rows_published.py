@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from quantkv.commands.cli import app
 from quantkv.errors import QuantKVError
 from quantkv.report.tables import markdown_table
-from quantkv.rows.files import load_results, read_rows
+from quantkv.rows.files import read_rows
+from quantkv.rows.frames import load_results
 from quantkv.rows.published import external_rows, import_file
 from quantkv.studies.best import best_labels
 from quantkv.studies.columns import shown_columns

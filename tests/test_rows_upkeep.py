@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from quantkv.commands.cli import app
+from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row, write_row
 from quantkv.rows.kinds import versions
 from quantkv.rows.versions import CODEC_VERSION
 from quantkv.sweep.config import validate
-from quantkv.sweep.grid import Cell, expand
+from quantkv.sweep.grid import expand
 
 FACTS = {"fingerprint": "f", "codecs": CODEC_VERSION}
 

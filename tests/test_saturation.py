@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quantkv import QuantizedCache, cache_argument, check, evaluate, load_model, parse_spec
-from quantkv.arms.arm import effective
+from quantkv.arms.running import effective
 from quantkv.codecs import saturated
 from quantkv.data import Text, bos_id, tokenize
 from quantkv.instruments.windows import make_windows

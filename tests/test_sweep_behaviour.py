@@ -12,7 +12,8 @@ from rich.console import Console
 
 from quantkv.errors import QuantKVError
 from quantkv.report import terminal_table, write_report
-from quantkv.rows.files import load_results, read_rows
+from quantkv.rows.files import read_rows
+from quantkv.rows.frames import load_results
 from quantkv.sweep.grid import blocks, expand
 from quantkv.sweep.run import run_sweep
 

@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 import quantkv.planner.sizes
 from quantkv.commands.cli import app
 from quantkv.planner.sizes import Memory
+from quantkv.rows.cell import Cell
 from quantkv.rows.kinds import versions
 from quantkv.rows.versions import CODEC_VERSION
 from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.costs import Past, cell_costs
-from quantkv.sweep.grid import Cell, expand
+from quantkv.sweep.grid import expand
 
 TOKEN = 2 * 2 * 2 * 32 * 4
 """Bytes of one exact token of random-llama: two layers, keys and values, two heads of 32 in float32."""

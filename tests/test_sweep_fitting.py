@@ -13,9 +13,10 @@ from quantkv.errors import QuantKVError
 from quantkv.models.synthetic import byte_tokenizer
 from quantkv.peers import parse_peer
 from quantkv.rows.files import read_rows
+from quantkv.rows.settings import Policy
 from quantkv.spec import parse_spec
 from quantkv.support import architectures
-from quantkv.sweep.config import Policy, validate
+from quantkv.sweep.config import validate
 from quantkv.sweep.fitting import fit, without_effect
 from quantkv.sweep.local import LocalMeasure
 from quantkv.sweep.run import run_sweep

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from fake_measure import sweep
 
-from quantkv.sweep.grid import Cell, blocks, expand, formats
+from quantkv.rows.axes import formats
+from quantkv.rows.cell import Cell
+from quantkv.sweep.grid import blocks, expand
 
 
 def cells(**changes: Any) -> list[Cell]:

@@ -17,9 +17,10 @@ from fake_measure import FakeMeasure, FakeSession, sweep
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
+from quantkv.rows.cell import Cell
 from quantkv.rows.claims import Claims
 from quantkv.rows.files import read_rows, write_row
-from quantkv.sweep.grid import Cell, expand
+from quantkv.sweep.grid import expand
 from quantkv.sweep.run import run_sweep
 from quantkv.sweep.summary import Summary
 

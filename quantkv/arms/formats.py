@@ -8,25 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
+from quantkv.arms.arm import BASELINE, Arm, Format
 from quantkv.arms.paths import located
-from quantkv.errors import QuantKVError
-from quantkv.peers.peer import PREFIX, Peer, parse_peer
-from quantkv.spec.specs import CacheSpec, parse_spec, presets
+from quantkv.peers.peer import PREFIX, parse_peer
+from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.wording.escapes import visible
-from quantkv.wording.suggestions import did_you_mean
-
-BASELINE = "dynamic"
-
-
-def parse_format(text: str, **policy: int | None) -> CacheSpec:
-    """``parse_spec``, with the nearest preset named when the string is wrong."""
-    try:
-        return parse_spec(text, **policy)
-    except QuantKVError as error:
-        hint = "" if "did you mean" in str(error) else did_you_mean(text, list(presets()))
-        raise QuantKVError(f"{error}{hint}") from None
 
 
 class FormatEntry(BaseModel):
@@ -72,9 +60,13 @@ class FormatEntry(BaseModel):
     def label(self) -> str:
         return self.name
 
+    def known_by(self, spec: str) -> str:
+        """What a sweep measures once, under however many labels."""
+        return spec
+
     def with_policy(
         self, sinks: int | None = None, recent: int | None = None, flush: int | None = None
-    ) -> CacheSpec | Peer | None:
+    ) -> Arm:
         """The spec under a sweep's policy; what the string spells out and a published policy win over it. A
         peer keeps its own, and None is the ``DynamicCache``."""
         policy = {"sinks": sinks, "recent": recent, "flush": flush}
@@ -82,8 +74,26 @@ class FormatEntry(BaseModel):
             return parse_peer(self.peer, python=self.python, **policy)
         if (self.spec or self.name) == BASELINE and not self.layers:
             return None
-        spec = parse_format(self.spec or self.name, **policy)
+        spec = parse_spec(self.spec or self.name, **policy)
         layers: dict[str | int, str | CacheSpec] = {
-            layer: parse_format(text, **policy) for layer, text in self.layers.items()
+            layer: parse_spec(text, **policy) for layer, text in self.layers.items()
         }
         return spec.with_layers(layers) if layers else spec
+
+
+class GivenFormat(FormatEntry):
+    """A format that is there already, as a call gives it: every label of it is measured."""
+
+    _arm: Arm = PrivateAttr(None)
+
+    @classmethod
+    def of(cls, label: str, arm: Format) -> GivenFormat:
+        entry = cls.model_construct(name=label)
+        entry._arm = None if isinstance(arm, str) else arm  # the one text is the baseline's name
+        return entry
+
+    def known_by(self, spec: str) -> str:
+        return self.label
+
+    def with_policy(self, *_: int | None, **__: int | None) -> Arm:
+        return self._arm

@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from quantkv.arms.formats import parse_format
 from quantkv.bench.machine import MachineLimits, Probe, description
 from quantkv.errors import QuantKVError
-from quantkv.spec.specs import CacheSpec
+from quantkv.spec.specs import CacheSpec, parse_spec
 
 SCHEMA = 1
 FEW_ROUNDS = 10
@@ -44,7 +43,7 @@ def parse_formats(texts: Sequence[str]) -> dict[str, CacheSpec]:
     """Specs by the text they were given as; a wrong one raises QuantKVError naming the legal names."""
     if not texts:
         raise QuantKVError("--formats names no format")
-    return {text: parse_format(text) for text in texts}
+    return {text: parse_spec(text) for text in texts}
 
 
 def check_writable(path: Path | None) -> None:

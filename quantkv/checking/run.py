@@ -123,7 +123,7 @@ def check(
     specs = named_specs(formats)
     if not specs:
         raise QuantKVError("no format to check; name one, such as int8-head")
-    loaded = text if isinstance(text, Text) else load_text(text)
+    loaded = load_text(text)
     ids, bos = tokenize(loaded, tok), bos_id(tok)
     context, score, notes = fitted(model, context, score)
     plan = make_windows(ids, span=context, score=score, windows=windows, seed=seed, bos_id=bos)

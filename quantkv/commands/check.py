@@ -30,10 +30,10 @@ def check(
 ) -> None:
     """Is a format fit for a model? Exits with 0 fit, 10 caution, 11 unfit, 3 not measured; the worst one."""
 
-    from quantkv.arms.formats import parse_format
+    from quantkv.spec.specs import parse_spec
 
     thresholds = Thresholds(fit, caution)
-    specs = {name: parse_format(name) for name in formats}
+    specs = {name: parse_spec(name) for name in formats}
     console = new_console(stderr=True)
     with console.status("starting") as status:
         from quantkv.checking.run import check as measure

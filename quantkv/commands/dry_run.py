@@ -11,9 +11,10 @@ from rich.table import Table
 from quantkv.errors import QuantKVError
 from quantkv.planner import sizes
 from quantkv.planner.sizes import both_sizes, size
+from quantkv.rows.cell import Cell
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.costs import Past, cell_costs
-from quantkv.sweep.grid import Cell, blocks
+from quantkv.sweep.grid import blocks
 from quantkv.sweep.naming import ModelNames
 from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.progress import duration

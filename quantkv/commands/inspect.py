@@ -40,11 +40,11 @@ def inspect(
 ) -> None:
     """Look inside: errors per layer and head, channel statistics, magnitude plots, predicted damage."""
 
-    from quantkv.arms.formats import parse_format
+    from quantkv.spec.specs import parse_spec
 
     if out.exists() and not out.is_dir():
         raise QuantKVError(f"--out {out} is a file: name a folder")
-    specs = {name: parse_format(name) for name in formats or []}
+    specs = {name: parse_spec(name) for name in formats or []}
     console = new_console(stderr=as_json)
     with console.status("starting"):
         from quantkv.data import load_text

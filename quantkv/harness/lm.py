@@ -16,7 +16,6 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
-from quantkv.arms.formats import parse_format
 from quantkv.cache.padding import leading_zeros
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.cache.using import use
@@ -29,7 +28,7 @@ from quantkv.instruments.divergence import finite
 from quantkv.instruments.huggingface import evaluating
 from quantkv.models.identity import model_identity
 from quantkv.models.loading import load_model
-from quantkv.spec.specs import CacheSpec, presets
+from quantkv.spec.specs import CacheSpec, parse_spec, presets
 from quantkv.version import __version__
 
 LOADING = ("pretrained", "format", "prefill", "tokenizer", "dtype", "device", "device_map", "revision")
@@ -214,7 +213,7 @@ def _read_format(given: str | CacheSpec | None) -> CacheSpec:
         return given
     if not given:
         raise QuantKVError(f"format is missing; legal: {', '.join(presets())}, or a short string")
-    return parse_format(str(given))
+    return parse_spec(str(given))
 
 
 def _checked(tokenizer: Any) -> Any:

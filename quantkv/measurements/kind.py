@@ -1,26 +1,109 @@
-"""What a kind of measurement says of itself: all that sweeps, reports and comparisons need to treat it."""
+"""What a kind of measurement says of itself: all that sweeps, reports and comparisons need to treat it.
+
+A kind is one object, in its folder's `kind.py`. It is light: what is heavy is imported inside methods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from quantkv.rows import kinds
 from quantkv.studies.kind import ReportedKind, studied
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
 
+    from quantkv import data
+    from quantkv.arms.arm import Format
+    from quantkv.rows.axes import Axes
+    from quantkv.rows.cell import Cell
+    from quantkv.rows.settings import ModelEntry, Section, TextSettings
     from quantkv.studies.groups import Group
     from quantkv.studies.page import OnPage, RowOnPage
     from quantkv.studies.panel import Panel
 
 Panels = Mapping[str, "Panel"]
+Result = Mapping[str, Any]
+OnCell = Callable[["Cell", Result], None]
+Step = Callable[[str, int, int], None]
 
 
-class Kind(ReportedKind):
-    """A kind of measurement. Its one object lies in its folder's `kind.py`; what is heavy is imported inside
-    methods."""
+class Loaded(Protocol):
+    """A loaded model in a sweep, as measurements see it."""
+
+    model: Any
+    config: Any
+    tokenizer: Any
+    entry: ModelEntry
+
+    @property
+    def sweep(self) -> Axes: ...
+
+    def text(self, asked: TextSettings) -> data.Text:
+        """The text, read once."""
+
+    def ids(self, asked: TextSettings) -> Tensor:
+        """Its tokens `[T]`, made once; QuantKVError where the model came without a tokenizer."""
+
+    def arm(self, cell: Cell) -> Format:
+        """What runs for a cell."""
+
+    @property
+    def cell_timeout(self) -> float | None:
+        """Seconds that a cell may take; only kinds that are ``alone`` need to see to that."""
+
+    def release(self) -> None:
+        """Drop the model, to make room for processes that load their own."""
+
+
+class Measurement(ABC):
+    """A kind's cells on one loaded model. What they share is made once and kept here."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+
+    @abstractmethod
+    def facts(self, cell: Cell) -> dict[str, Any]:
+        """What determines a cell's number beside what was asked, the weights and the versions: `tokens`, the
+        digest of those it reads, or the `threads` and the `machine` it runs on. QuantKVError where the text
+        or the context does not do, which costs the cell."""
+
+    def protocol(self, cell: Cell) -> dict[str, Any]:
+        """What its row says of the protocol beside what was asked."""
+        return {}
+
+    @abstractmethod
+    def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
+        """Measure cells of one block; ``on_cell`` gets each result, as ``success`` and ``failure`` of
+        ``quantkv.arms.arm`` make them, at once. ``step`` is told what is done: an arm's name or another
+        word, how far, of how much."""
+
+
+class Kind(ReportedKind, ABC):
+    """A kind of measurement; `name` is that of its section in a sweep file and in rows."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> type[Section]:
+        """Its section of a sweep file."""
+
+    @abstractmethod
+    def cells(self, sweep: Axes, model: ModelEntry) -> Iterable[Cell]:
+        """The cells of one model; what is asked in several ways comes several times."""
+
+    def check(self, sweep: Axes) -> None:
+        """Raise QuantKVError for what is wrong with its settings beside the others, such as the contexts."""
+
+    def tokens_after(self, sweep: Axes) -> int:
+        """How many tokens it runs after the largest context."""
+        return 0
+
+    @abstractmethod
+    def open(self, loaded: Loaded) -> Measurement:
+        """Its cells on one loaded model."""
 
     figures: Mapping[str, str] = {}
     """What each of its figures shows, by name."""
@@ -55,3 +138,9 @@ def on_a_page() -> list[Kind]:
 def kind(name: str) -> Kind:
     """The kind of a name."""
     return cast(Kind, kinds.known(name))
+
+
+def by_label(cells: Iterable[Cell], on_cell: OnCell) -> Callable[[str, Result], None]:
+    """``on_cell`` for those who know cells by their labels."""
+    found = {cell.label: cell for cell in cells}
+    return lambda label, result: on_cell(found[label], result)

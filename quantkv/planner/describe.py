@@ -10,12 +10,12 @@ import torch
 from rich.console import RenderableType
 from rich.table import Table
 
-from quantkv.arms.formats import parse_format
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.models import load_model
 from quantkv.models.configs import config_alone
 from quantkv.planner.probe import probe
 from quantkv.rows.row import strict_json
+from quantkv.spec.specs import parse_spec
 
 COUNTERS = ("tokens", "saturated", "packed_at", "deep_rollbacks", "materialized", "padding_from")
 
@@ -52,7 +52,7 @@ class Description:
 
 def describe_cache(model: str, text: str, context: int) -> Description:
     """What a cache holds after ``context`` tokens, from a model's configuration alone where it has one."""
-    spec, config = parse_format(text), _config(model)
+    spec, config = parse_spec(text), _config(model)
     cache = QuantizedCache(config, spec)
     half = 2 * _fill(cache, config, context)
     return Description(

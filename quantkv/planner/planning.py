@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import DynamicCache, PreTrainedConfig
 
-from quantkv.arms.formats import parse_format
 from quantkv.cache.footprint import Footprint, cache_footprint
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.layer_shapes import LayerShape
@@ -24,7 +23,7 @@ from quantkv.models.precision import describe_precision
 from quantkv.planner.probe import ModelShape, probe
 from quantkv.planner.sizes import Memory, both_sizes, machine_memory, parse_size
 from quantkv.planner.stored_weights import quantization_of
-from quantkv.spec.specs import CacheSpec, presets
+from quantkv.spec.specs import CacheSpec, parse_spec, presets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,7 +217,7 @@ def _formats(formats: Iterable[str | CacheSpec] | None) -> list[CacheSpec | None
     found: dict[str, CacheSpec] = {}
     for given in [PRESETS] if formats is None else distinct("formats", formats, "['int4-head']"):
         wanted = presets().values() if given == PRESETS else [given]
-        for spec in (each if isinstance(each, CacheSpec) else parse_format(each) for each in wanted):
+        for spec in (each if isinstance(each, CacheSpec) else parse_spec(each) for each in wanted):
             found.setdefault(str(spec), spec)
     return [None, *found.values()]
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quantkv.report.markup import ampersands, booktabs, csv, pipes
-from quantkv.rows.files import to_frame
+from quantkv.rows.frames import to_frame
 from quantkv.studies.captions import environment, fingerprint, precision
 from quantkv.studies.groups import Group, Row, groups, part_of
 from quantkv.studies.kind import reported, tabled

@@ -8,18 +8,15 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
 from quantkv.plugins import HINT
 from quantkv.rows.kinds import names
 from quantkv.rows.row import SCHEMA, STATUSES, strict_json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HALF = r"\ud"
 """How JSON writes a half of a character."""
@@ -139,41 +136,3 @@ def _is_request(asked: Any) -> bool:
         and isinstance(asked.get("format"), str)
         and isinstance(asked.get("context"), int)
     )
-
-
-def load_results(path: str | Path) -> pd.DataFrame:
-    """Every row under ``path`` as a DataFrame; columns as in ``to_frame``."""
-    return to_frame(read_rows(path))
-
-
-def to_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One line per row: what was asked, what ran, and every single number of its sections by its own name."""
-    import pandas as pd
-
-    table = [_flat(row) for row in rows]
-    return pd.DataFrame(table, columns=None if table else list(_flat({})))
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    asked, ran = row.get("requested") or {}, row.get("effective") or {}
-    made = row.get("provenance") or {}
-    flat: dict[str, Any] = {name: row.get(name) for name in ("kind", "status", "reason", "key")}
-    flat["model"] = asked.get("model")
-    flat |= {name: made.get(name) or asked.get(name) for name in ("revision", "weights")}  # found, else asked
-    flat |= {
-        name: asked.get(name) for name in ("dtype", "attn", "format", "spec", "context", "batch", "seed")
-    }
-    flat["prefill"] = (row.get("protocol") or {}).get("prefill")
-    flat |= {name: ran.get(name) for name in ("engine", "simulated", "layers_quantized", "layers_total")}
-    for section in ("protocol", str(row.get("kind")), "provenance"):
-        flat |= {name: value for name, value in _scalars(row.get(section)).items() if name not in flat}
-    return flat
-
-
-def _scalars(section: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The single values of a section; the machine's cpu, cores and memory are joined to one word."""
-    values = {name: value for name, value in (section or {}).items() if not isinstance(value, dict | list)}
-    machine = (section or {}).get("machine")
-    if isinstance(machine, Mapping):
-        values["machine"] = ", ".join(str(part) for part in machine.values() if part is not None)
-    return values

@@ -73,6 +73,12 @@ def names() -> tuple[str, ...]:
     return (*BUILT_IN, *REGISTERED.names())
 
 
+def measured() -> tuple[str, ...]:
+    """All kinds in the order in which a sweep measures them: what a model says before what it takes, and last
+    those that drop the model."""
+    return tuple(sorted(names(), key=lambda name: (known(name).alone, known(name).of_machine)))
+
+
 def known(name: str) -> RowKind:
     """The kind of a name; QuantKVError naming the legal ones where there is none."""
     if name in BUILT_IN:

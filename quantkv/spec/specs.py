@@ -13,10 +13,11 @@ import torch
 
 from quantkv.errors import QuantKVError
 from quantkv.policy import Window, policy_named
-from quantkv.spec.named import PUBLISHED, TENSOR_TEXTS
+from quantkv.spec.named import NAMES, PUBLISHED, TENSOR_TEXTS
 from quantkv.spec.tensors import DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec, check_count
 from quantkv.spec.text import Defaults, Said, read_tensor, read_text, tensor_parts
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
+from quantkv.wording.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +133,22 @@ def parse_spec(
 ) -> CacheSpec:
     """A preset name or short string to a spec. `sinks`, `recent` and `flush` are the defaults for what the
     string leaves open; raw floats and presets with a published policy keep their own. Raises QuantKVError
-    naming the legal values."""
+    naming the legal values, and the nearest preset."""
     if isinstance(text, CacheSpec):
         return text
-    said = read_text(text)
     given = {"sinks": sinks, "recent": recent, "flush": flush}
-    defaults = Defaults(**{k: v for k, v in given.items() if v is not None})
+    try:
+        return _parsed(text, {name: value for name, value in given.items() if value is not None})
+    except QuantKVError as error:
+        hint = "" if "did you mean" in str(error) else did_you_mean(str(text), NAMES)
+        raise QuantKVError(f"{error}{hint}") from None
+
+
+def _parsed(text: str, policy: dict[str, int]) -> CacheSpec:
+    said, defaults = read_text(text), Defaults(**policy)
     spec = _published(presets()[said.base], said) if said.base in PUBLISHED else _from_tensors(said, defaults)
     overrides: dict[str | int, str | CacheSpec] = {
-        where: parse_spec("+".join(sub), sinks=sinks, recent=recent, flush=flush)
-        for where, sub in said.layers.items()
+        where: parse_spec("+".join(sub), **policy) for where, sub in said.layers.items()
     }
     return spec.with_layers(overrides) if overrides else spec
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row
+from quantkv.rows.kinds import known
 from quantkv.rows.upkeep import outdated
-from quantkv.sweep.grid import BEHAVIOUR, Cell
 
 
 def unopened(asked: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def _same_sample(row: Row, cell: Cell) -> bool:
     """What the facts stand for in a key: the text by its name, the seed where it picks, threads if asked."""
     protocol = row.get("protocol") or {}
     same = protocol.get("text") == cell.protocol.get("text")
-    if cell.kind in ("quality", *BEHAVIOUR) and cell.protocol.get("whole") is None:
+    if not known(cell.kind).of_machine and cell.protocol.get("whole") is None:
         same = same and row["requested"].get("seed") == cell.seed
     threads = cell.protocol.get("threads")
     return same and threads in (None, protocol.get("threads"))

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from quantkv.errors import QuantKVError
+from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row, rows_there
+from quantkv.rows.kinds import known
+from quantkv.rows.settings import ModelEntry
 from quantkv.sweep.answers import Answers
-from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.config import Sweep
 from quantkv.sweep.forecast import Forecast
-from quantkv.sweep.grid import Cell, blocks
+from quantkv.sweep.grid import blocks
 from quantkv.sweep.naming import ModelNames
 
 
@@ -37,7 +40,7 @@ def cell_costs(cells: Iterable[Cell]) -> list[Cost]:
     models: dict[str, Any] = {}
     costs = {cell: _cost(cell, models) for cell in cells}
     for block in blocks(costs):
-        if block.kind == "speed":  # all its arms take turns, so all their caches are held
+        if known(block.kind).together:  # all its arms take turns, so all their caches are held
             whole = sum(costs[cell].cache or 0 for cell in block.cells)
             for cell in block.cells:
                 costs[cell] = replace(costs[cell], beside=whole - (costs[cell].cache or 0))
@@ -88,7 +91,7 @@ class Past:
         rows = rows_there(Path(sweep.run.out)) if rows is None else rows
         self._rows = [row for row in rows if row["status"] == "ok"]
         self._answers = Answers(self._rows)
-        self._workers = {"memory": sweep.memory.workers if sweep.memory else 1}
+        self._workers = sweep.workers
 
     def has(self, cell: Cell) -> bool:
         """Whether a row answers the same question; that its model and text are still the same shows later."""

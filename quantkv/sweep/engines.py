@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from quantkv.rows.kinds import known
+
 OF_QUALITY = "native-v4"
 ENGINES = (OF_QUALITY, "native-v3", "native-v2", "native-base", "reference")
 
 
 def keyed_engine(kind: str, engine: str) -> str:
     """What a key says of the engine that serves a packed cache here."""
-    return OF_QUALITY if kind == "quality" and engine.startswith("native-") else engine
+    return OF_QUALITY if not known(kind).by_engine and engine.startswith("native-") else engine
 
 
 def same_number(kind: str, facts: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The facts of a cell, then those that a row of the same number may have been keyed with elsewhere."""
     yield facts
-    if kind == "quality" and facts.get("engine") in ENGINES:
+    if not known(kind).by_engine and facts.get("engine") in ENGINES:
         yield from (dict(facts) | {"engine": other} for other in ENGINES if other != facts["engine"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from quantkv.arms.arm import Arm
 from quantkv.errors import QuantKVError
 from quantkv.peers.peer import Peer
+from quantkv.rows.settings import Policy
 from quantkv.spec.specs import CacheSpec
-from quantkv.sweep.config import Policy
 
 EXACT = "exact"
 
@@ -56,9 +57,9 @@ def fit(config: Any, spec: CacheSpec) -> Fitted:
     return Fitted(fitting, reasons, len(packed) - len(reasons))
 
 
-def without_effect(policy: Policy, spec: CacheSpec | Peer | None) -> list[str]:
+def without_effect(policy: Policy, spec: Arm) -> list[str]:
     """A note for each setting of a sweep's policy that a format does not take, because it keeps its own."""
-    if spec is None:
+    if not isinstance(spec, CacheSpec | Peer):
         return []
     if isinstance(spec, Peer) and spec.on_top is None:
         return [f"policy.{name} has no effect: a peer keeps its own" for name in _given(policy)]

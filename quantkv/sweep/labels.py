@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quantkv.arms.formats import BASELINE
+from quantkv.arms.arm import BASELINE
+from quantkv.rows.axes import formats
 from quantkv.rows.files import Row
 from quantkv.sweep.config import Sweep
-from quantkv.sweep.grid import formats
 
 
 def current_names(rows: Iterable[Row], sweep: Sweep) -> list[Row]:
     """Rows of the sweep under its current names; where a spec has several, a row keeps its own of them."""
     names: dict[str, list[str]] = {}
-    for only in (None, *(kind.formats for kind in (sweep.speed, sweep.memory) if kind and kind.formats)):
+    limits = (getattr(sweep.section(kind), "formats", None) for kind in sweep.kinds)
+    for only in (None, *filter(None, limits)):
         for label, spec in formats(sweep, only):
             names.setdefault(BASELINE if spec is None else str(spec), []).append(label)
     return [_called(row, names) for row in rows]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from quantkv.rows.cell import Cell
 from quantkv.sweep.failures import ran_out_of_memory
-from quantkv.sweep.grid import Cell
 
 
 class Limits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quantkv.sweep.config import ModelEntry
+from quantkv.rows.settings import ModelEntry
 from quantkv.wording.parts import Parts, titles
 
 TOLD = ("dtype", "revision", "attn", "device", "device_map")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from quantkv.errors import QuantKVError
-from quantkv.sweep.config import ModelEntry, Sweep
-from quantkv.sweep.grid import MEMORY_STEPS
+from quantkv.measurements.kind import kind
+from quantkv.rows.settings import ModelEntry
+from quantkv.sweep.config import Sweep
 
 
 def model_config(entry: ModelEntry) -> Any | None:
@@ -19,10 +20,7 @@ def model_config(entry: ModelEntry) -> Any | None:
 
 def tokens_needed(sweep: Sweep) -> int:
     """The longest sequence any cell runs: the largest context and what is scored or decoded after it."""
-    after = [sweep.quality.protocol.score if sweep.quality and sweep.quality.protocol.whole is None else 0]
-    after += [sweep.speed.rounds * sweep.speed.block if sweep.speed else 0]
-    after += [MEMORY_STEPS if sweep.memory else 0, sweep.generation.tokens if sweep.generation else 0]
-    return max(sweep.contexts) + max(after)
+    return max(sweep.contexts) + max(kind(name).tokens_after(sweep) for name in sweep.kinds)
 
 
 def check_limit(config: Any, name: str, sweep: Sweep) -> None:

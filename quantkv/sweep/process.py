@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from multiprocessing.connection import Connection
@@ -28,11 +28,13 @@ import torch
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.awake import TICK_SECONDS
 from quantkv.instruments.processes import lifeline
+from quantkv.measurements.kind import OnCell, Result, Step
+from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row
-from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.rows.kinds import known
+from quantkv.rows.settings import ModelEntry
+from quantkv.sweep.config import Sweep
 from quantkv.sweep.failures import CellTimeout, MeasureError, WorkerLost, end_of_process, memory_kills
-from quantkv.sweep.grid import Cell
-from quantkv.sweep.session import OnArm, Result, Step
 from quantkv.sweep.timing import CellClock
 
 LOCAL = "quantkv.sweep.local:LocalMeasure"
@@ -119,8 +121,8 @@ class ProcessMeasure:
 class ProcessSession:
     """A model in a worker, which is started again when it is gone."""
 
-    def __init__(self, measure: ProcessMeasure, model: ModelEntry, sweep: Sweep) -> None:
-        self.measure, self.model, self.sweep = measure, model, sweep
+    def __init__(self, workers: ProcessMeasure, model: ModelEntry, sweep: Sweep) -> None:
+        self.workers, self.model, self.sweep = workers, model, sweep
         self._worker: Connected | None = None
         self._unmeasured: dict[Cell, Row] = {}
         self._opened()
@@ -132,14 +134,10 @@ class ProcessSession:
     def check(self, cell: Cell) -> None:
         self._opened().ask("check", cell)
 
-    def quality(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
-        self._measure(cells, on_arm, step, self.sweep.run.cell_timeout)
-
-    retrieval = generation = speed = quality
-
-    def memory(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None:
-        """Each cell is a process of the worker's, which keeps to the limit."""
-        self._measure(cells, on_arm, step, None)
+    def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
+        """Kinds whose cells are processes of their own keep to the limit themselves."""
+        limit = None if known(cells[0].kind).alone else self.sweep.run.cell_timeout
+        self._measure(cells, on_cell, step, limit)
 
     def row(self, cell: Cell, result: Result, key: str) -> Row:
         row = result.get("row") or self._row_without_numbers(cell, result.get("seconds") or 0.0)
@@ -151,11 +149,11 @@ class ProcessSession:
 
     def _opened(self) -> Connected:
         if self._worker is None or not self._worker.alive:
-            self._worker = self.measure.start(self.sweep)
+            self._worker = self.workers.start(self.sweep)
             self._worker.ask("open", self.model, self.sweep)
         return self._worker
 
-    def _measure(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step, limit: float | None) -> None:
+    def _measure(self, cells: Sequence[Cell], on_arm: OnCell, step: Step, limit: float | None) -> None:
         worker = self._opened()
         clock = CellClock([cell.label for cell in cells], limit)
         try:
@@ -170,7 +168,7 @@ class ProcessSession:
             raise
 
     def _listen(
-        self, worker: Connected, clock: CellClock, cells: tuple[Cell, ...], on_arm: OnArm, step: Step
+        self, worker: Connected, clock: CellClock, cells: Sequence[Cell], on_arm: OnCell, step: Step
     ) -> None:
         while True:
             left = clock.left()

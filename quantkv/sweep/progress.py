@@ -23,8 +23,9 @@ from quantkv.sweep.naming import ModelNames
 from quantkv.wording.escapes import visible
 
 if TYPE_CHECKING:
-    from quantkv.sweep.config import ModelEntry
-    from quantkv.sweep.grid import Block, Cell
+    from quantkv.rows.cell import Cell
+    from quantkv.rows.settings import ModelEntry
+    from quantkv.sweep.grid import Block
 
 _MARKS = {"ok": "[green]ok[/]", "failed": "[red]failed[/]", "skipped": "[yellow]skipped[/]"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quantkv.arms.arm import Arm
 from quantkv.codecs.registry import FAMILIES
 from quantkv.peers.peer import Peer
 from quantkv.plugins import Origin
@@ -11,10 +12,10 @@ from quantkv.policy import POLICIES
 from quantkv.spec.specs import CacheSpec
 
 
-def rules(spec: CacheSpec | Peer | None) -> dict[str, Origin]:
+def rules(spec: Arm) -> dict[str, Origin]:
     """Where the codecs and policies of a format come from, by their names, as far as they have versions."""
     ours = spec.on_top if isinstance(spec, Peer) else spec
-    found = dict(_origins(ours)) if ours is not None else {}
+    found = dict(_origins(ours)) if isinstance(ours, CacheSpec) else {}
     return {name: found[name] for name in sorted(found) if found[name].version}
 
 

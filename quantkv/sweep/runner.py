@@ -16,20 +16,23 @@ from typing import Any
 from rich.console import Console
 
 from quantkv.errors import QuantKVError, UnsupportedError
+from quantkv.measurements.kind import OnCell, Result
 from quantkv.plugins import import_file
+from quantkv.rows.cell import Cell
 from quantkv.rows.claims import Claims
 from quantkv.rows.files import Row, read_rows, write_row
 from quantkv.rows.provenance import Clock
 from quantkv.rows.row import build_row
+from quantkv.rows.settings import ModelEntry
 from quantkv.sweep.answers import unopened
-from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.sweep.config import Sweep
 from quantkv.sweep.engines import same_number
 from quantkv.sweep.failures import describe, reason
 from quantkv.sweep.forecast import Forecast
-from quantkv.sweep.grid import Block, Cell, blocks
+from quantkv.sweep.grid import Block, blocks
 from quantkv.sweep.limits import Limits
 from quantkv.sweep.progress import Display
-from quantkv.sweep.session import Measure, OnArm, Result, Session
+from quantkv.sweep.session import Measure, Session
 from quantkv.sweep.shards import planned
 from quantkv.sweep.summary import Summary
 from quantkv.sweep.timing import terminate_as_interrupt
@@ -78,9 +81,7 @@ class _Runner:
     def __init__(self, sweep: Sweep, measure: Measure, tried: Tried, console: Console) -> None:
         self.sweep, self.measure, self.tried, self.out = sweep, measure, tried, tried.out
         self.cells = planned(sweep)
-        self.display = Display(
-            self.cells, console, Forecast({"memory": sweep.memory.workers if sweep.memory else 1})
-        )
+        self.display = Display(self.cells, console, Forecast(sweep.workers))
         self.summary = Summary(self.out, total=len(self.cells))
         self.claims = Claims(self.out)
         self.limits = Limits()
@@ -242,13 +243,13 @@ class _Runner:
             for cell in rest:
                 self._measure((cell,), session)
 
-    def _attempt(self, cells: tuple[Cell, ...], on_arm: OnArm, session: Session) -> _End:
+    def _attempt(self, cells: tuple[Cell, ...], on_arm: OnCell, session: Session) -> _End:
         """Run a block once. What broke it is told without its exception, which may hold what the block held:
         that must be gone before the next."""
         clock = Clock()
         try:
             with self.display.forecast.block(cells[0].kind, cells[0].context, len(cells)):
-                getattr(session, cells[0].kind)(cells, on_arm, self.display.step)
+                session.measure(cells, on_arm, self.display.step)
         except Exception as error:
             seconds = getattr(error, "seconds", clock.seconds)
             return _End(describe(error), seconds, getattr(error, "label", None))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from quantkv.measurements.kind import OnCell, Result, Step
+from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row
-from quantkv.sweep.config import ModelEntry, Sweep
-from quantkv.sweep.grid import Cell
-
-Result = Mapping[str, Any]
-OnArm = Callable[[Cell, Result], None]
-Step = Callable[[str, int, int], None]
+from quantkv.rows.settings import ModelEntry
+from quantkv.sweep.config import Sweep
 
 
 class Session(Protocol):
@@ -23,15 +21,8 @@ class Session(Protocol):
     def check(self, cell: Cell) -> None:
         """Raise ``UnsupportedError`` when this model cannot run the cell."""
 
-    def quality(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def speed(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def memory(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def retrieval(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
-
-    def generation(self, cells: tuple[Cell, ...], on_arm: OnArm, step: Step) -> None: ...
+    def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
+        """Measure the cells of one block, of one kind."""
 
     def row(self, cell: Cell, result: Result, key: str) -> Row:
         """The whole row, with protocol and provenance."""

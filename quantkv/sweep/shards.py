@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quantkv.rows.cell import Cell
 from quantkv.sweep.config import Sweep
-from quantkv.sweep.grid import Block, Cell, blocks, expand
+from quantkv.sweep.grid import Block, blocks, expand
 
 
 def planned(sweep: Sweep) -> list[Cell]:

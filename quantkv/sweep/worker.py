@@ -16,10 +16,12 @@ from typing import Any
 
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.processes import end_with_parent
-from quantkv.sweep.config import ModelEntry, Sweep
+from quantkv.measurements.kind import Result
+from quantkv.rows.cell import Cell
+from quantkv.rows.settings import ModelEntry
+from quantkv.sweep.config import Sweep
 from quantkv.sweep.failures import describe
-from quantkv.sweep.grid import Cell
-from quantkv.sweep.session import Measure, Result, Session
+from quantkv.sweep.session import Measure, Session
 
 PR_SET_PDEATHSIG = 1
 
@@ -58,7 +60,7 @@ class Worker:
         def step(what: str, done: int, total: int) -> None:
             self.link.send(("step", what, done, total))
 
-        getattr(self._opened, cells[0].kind)(cells, on_arm, step)
+        self._opened.measure(cells, on_arm, step)
 
     @property
     def _opened(self) -> Session:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row, rank
 from quantkv.sweep.answers import Answers
 from quantkv.sweep.config import load_config
 from quantkv.sweep.costs import Past
-from quantkv.sweep.grid import Cell
 from quantkv.sweep.shards import planned
 from quantkv.wording.parts import fingerprint_of
 

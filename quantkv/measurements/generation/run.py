@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.arms.arm import Format, OnArm, Progress, Result, effective, failure, success
+from quantkv.arms.arm import Format, OnArm, Progress, Result, failure, success
 from quantkv.arms.packed import REFERENCE, reference, spec_of
+from quantkv.arms.running import effective
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.decode_exact.one_pass import one_pass
 from quantkv.decode_exact.simulate import simulate

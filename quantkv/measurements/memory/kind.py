@@ -11,6 +11,12 @@ from quantkv.studies.kind import Changes, Row
 from quantkv.wording.parts import listed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quantkv.measurements.kind import Loaded, Measurement
+    from quantkv.rows.axes import Axes
+    from quantkv.rows.cell import Cell
+    from quantkv.rows.settings import ModelEntry, Section
     from quantkv.studies.page import OnPage
 
 
@@ -53,6 +59,34 @@ class MemoryKind(Kind):
         from quantkv.measurements.memory.page import PAGE
 
         return PAGE
+
+    @property
+    def settings(self) -> type[Section]:
+        from quantkv.measurements.memory.settings import MemorySettings
+
+        return MemorySettings
+
+    def cells(self, sweep: Axes, model: ModelEntry) -> Iterable[Cell]:
+        from quantkv.measurements.memory.settings import STEPS
+        from quantkv.rows.axes import machine_cells
+
+        asked = sweep.section(self.name).model_dump(mode="json", exclude={"formats", "workers"})
+        return machine_cells(sweep, model, self.name, asked | {"steps": STEPS})
+
+    def check(self, sweep: Axes) -> None:
+        from quantkv.rows.axes import check_named_formats
+
+        check_named_formats(sweep, self.name)
+
+    def tokens_after(self, sweep: Axes) -> int:
+        from quantkv.measurements.memory.settings import STEPS
+
+        return STEPS
+
+    def open(self, loaded: Loaded) -> Measurement:
+        from quantkv.measurements.memory.cells import MemoryCells
+
+        return MemoryCells(loaded)
 
 
 KIND = MemoryKind()

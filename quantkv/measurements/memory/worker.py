@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.arms.arm import BASELINE, Result, attention_of, effective, new_cache, parse_format
+from quantkv.arms.arm import BASELINE, Result, parse_format
+from quantkv.arms.running import attention_of, effective, new_cache
 from quantkv.cache.footprint import cache_footprint
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments import huggingface as hf

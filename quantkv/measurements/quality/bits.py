@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantkv.arms.arm import Result, effective
+from quantkv.arms.arm import Result
+from quantkv.arms.running import effective
 from quantkv.cache.footprint import cache_footprint
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments.huggingface import cached_layers, fill

@@ -11,7 +11,7 @@ from quantkv.errors import QuantKVError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from quantkv.sweep.evaluate import Evaluation
+    from quantkv.rows.frames import Evaluation
 
 Row = Mapping[str, Any]
 NAMES = ("model", "format", "spec", "context", "seed")

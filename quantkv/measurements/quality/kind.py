@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from quantkv.measurements.kind import Kind, Panels
 from quantkv.measurements.quality.columns import COLUMNS
 from quantkv.studies.kind import Changes, Row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quantkv.measurements.kind import Loaded, Measurement
+    from quantkv.measurements.quality.settings import QualitySettings
+    from quantkv.rows.axes import Axes
+    from quantkv.rows.cell import Cell
+    from quantkv.rows.settings import ModelEntry, Section
     from quantkv.studies.page import OnPage
 
 
@@ -60,6 +68,40 @@ class QualityKind(Kind):
         from quantkv.measurements.quality.page import PAGE
 
         return PAGE
+
+    @property
+    def settings(self) -> type[Section]:
+        from quantkv.measurements.quality.settings import QualitySettings
+
+        return QualitySettings
+
+    def cells(self, sweep: Axes, model: ModelEntry) -> Iterator[Cell]:
+        from quantkv.measurements.quality.settings import contexts
+        from quantkv.rows.axes import formats
+        from quantkv.rows.cell import Cell
+
+        asked: QualitySettings = sweep.section(self.name)
+        whole = asked.protocol.whole is not None  # which leaves nothing for a seed to pick
+        seeds = sweep.seeds[:1] if whole else sweep.seeds
+        for prefill, seed, context in product(asked.protocol.prefill, seeds, contexts(sweep)):
+            protocol = {"text": asked.text.label} | asked.protocol.with_prefill(prefill).row()
+            place: dict[str, Any] = {"model": model, "context": context, "seed": seed}
+            for label, spec in formats(sweep):
+                yield Cell(kind=self.name, label=label, spec=spec, protocol=protocol, **place)
+
+    def check(self, sweep: Axes) -> None:
+        from quantkv.measurements.quality.settings import contexts
+
+        contexts(sweep)
+
+    def tokens_after(self, sweep: Axes) -> int:
+        protocol = sweep.section(self.name).protocol
+        return protocol.score if protocol.whole is None else 0
+
+    def open(self, loaded: Loaded) -> Measurement:
+        from quantkv.measurements.quality.cells import QualityCells
+
+        return QualityCells(loaded)
 
 
 KIND = QualityKind()

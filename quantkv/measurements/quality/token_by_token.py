@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.arms.arm import BASELINE, Result, effective
+from quantkv.arms.arm import BASELINE, Result
+from quantkv.arms.running import effective
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.decode_exact.simulate import protocol_calls
 from quantkv.errors import QuantKVError, UnsupportedError

@@ -10,6 +10,12 @@ from quantkv.studies.column import KindColumn
 from quantkv.studies.kind import Changes, Row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quantkv.measurements.kind import Loaded, Measurement
+    from quantkv.rows.axes import Axes
+    from quantkv.rows.cell import Cell
+    from quantkv.rows.settings import ModelEntry, Section
     from quantkv.studies.page import RowOnPage
 
 
@@ -46,6 +52,33 @@ class RetrievalKind(Kind):
         from quantkv.measurements.retrieval.needle_figure import needle_figure
 
         return needle_figure(group)
+
+    @property
+    def settings(self) -> type[Section]:
+        from quantkv.measurements.retrieval.settings import RetrievalSettings
+
+        return RetrievalSettings
+
+    def cells(self, sweep: Axes, model: ModelEntry) -> Iterator[Cell]:
+        from quantkv.rows.axes import packed_cells
+
+        asked = sweep.section(self.name)
+        protocol = asked.model_dump(mode="json", include={"samples", "depths", "tail"})
+        for task in asked.tasks:
+            said = {"text": asked.text.label, "task": task}
+            yield from packed_cells(sweep, model, self.name, said | protocol)
+
+    def check(self, sweep: Axes) -> None:
+        from quantkv.measurements.retrieval.tasks import check_room
+        from quantkv.rows.axes import check_packed_formats
+
+        check_room(min(sweep.contexts), sweep.section(self.name).tail)
+        check_packed_formats(sweep, self.name)
+
+    def open(self, loaded: Loaded) -> Measurement:
+        from quantkv.measurements.retrieval.cells import RetrievalCells
+
+        return RetrievalCells(loaded)
 
 
 KIND = RetrievalKind()

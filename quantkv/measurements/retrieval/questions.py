@@ -1,4 +1,4 @@
-"""The questions of one task, or the prompts, at one context: the same for every format."""
+"""The questions of one task at one context: the same for every format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from torch import Tensor
 
 from quantkv.data import bos_id
 from quantkv.errors import QuantKVError
-from quantkv.instruments.windows import check_counts, make_windows
+from quantkv.instruments.windows import check_counts
 from quantkv.measurements.retrieval.tasks import TAIL, Haystack, Sample, task_named
 
 DEPTHS = (0.1, 0.5, 0.9)
 SAMPLES = 8
-PROMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +50,6 @@ def make_questions(
         for depth in depths
         for index in range(samples)
     ]
-
-
-def make_prompts(
-    ids: Tensor,
-    tokenizer: Any,
-    *,
-    context: int,
-    span: int,
-    tokens: int,
-    prompts: int = PROMPTS,
-    seed: int = 0,
-) -> list[Tensor]:
-    """Prompts `[context]` from a text `[T]`, spread over it, that end at the same places for every context up
-    to `span`; room for `tokens` tokens is left between them."""
-    check_counts(tokens=tokens, prompts=prompts)
-    places = make_windows(ids, span=span, score=tokens, windows=prompts, seed=seed, bos_id=bos_id(tokenizer))
-    return [window[:context] for window in places.at(context)]
 
 
 def digest(questions: Iterable[Question]) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.arms.arm import Format, OnArm, Progress, Result, effective, failure, success
+from quantkv.arms.arm import Format, OnArm, Progress, Result, failure, success
 from quantkv.arms.packed import REFERENCE, reference, spec_of
+from quantkv.arms.running import effective
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import check_reference

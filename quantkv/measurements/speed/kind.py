@@ -10,6 +10,12 @@ from quantkv.measurements.speed.columns import COLUMNS
 from quantkv.studies.kind import Changes, Row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quantkv.measurements.kind import Loaded, Measurement
+    from quantkv.rows.axes import Axes
+    from quantkv.rows.cell import Cell
+    from quantkv.rows.settings import ModelEntry, Section
     from quantkv.studies.page import OnPage
 
 
@@ -63,6 +69,33 @@ class SpeedKind(Kind):
         from quantkv.measurements.speed.page import PAGE
 
         return PAGE
+
+    @property
+    def settings(self) -> type[Section]:
+        from quantkv.measurements.speed.settings import SpeedSettings
+
+        return SpeedSettings
+
+    def cells(self, sweep: Axes, model: ModelEntry) -> Iterable[Cell]:
+        from quantkv.rows.axes import machine_cells
+
+        return machine_cells(
+            sweep, model, self.name, sweep.section(self.name).model_dump(exclude={"formats"})
+        )
+
+    def check(self, sweep: Axes) -> None:
+        from quantkv.rows.axes import check_named_formats
+
+        check_named_formats(sweep, self.name)
+
+    def tokens_after(self, sweep: Axes) -> int:
+        asked = sweep.section(self.name)
+        return int(asked.rounds * asked.block)
+
+    def open(self, loaded: Loaded) -> Measurement:
+        from quantkv.measurements.speed.cells import SpeedCells
+
+        return SpeedCells(loaded)
 
 
 KIND = SpeedKind()

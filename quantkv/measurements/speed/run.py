@@ -16,19 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.arms.arm import (
-    BASELINE,
-    Format,
-    OnArm,
-    Progress,
-    Result,
-    attention_of,
-    effective,
-    failure,
-    new_cache,
-    parse_format,
-    success,
-)
+from quantkv.arms.arm import BASELINE, Format, OnArm, Progress, Result, failure, parse_format, success
+from quantkv.arms.running import attention_of, effective, new_cache
 from quantkv.errors import QuantKVError
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing

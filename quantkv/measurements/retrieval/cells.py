@@ -1,0 +1,51 @@
+"""The cells of retrieval on a loaded model: questions are made once for all formats, before anything is
+measured, because their tokens are part of every cell's key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from quantkv.measurements.kind import Loaded, Measurement, OnCell, Step, by_label
+from quantkv.measurements.retrieval.questions import Question, digest, make_questions
+from quantkv.measurements.retrieval.run import retrieval_block
+from quantkv.measurements.retrieval.settings import RetrievalSettings
+from quantkv.rows.cell import Cell
+
+
+class RetrievalCells(Measurement):
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__(loaded)
+        self.asked: RetrievalSettings = loaded.sweep.section("retrieval")
+        self.questions = cache(self._questions)
+
+    def _questions(self, task: str, context: int, seed: int) -> list[Question]:
+        return make_questions(
+            task,
+            self.loaded.tokenizer,
+            self.loaded.ids(self.asked.text),
+            context=context,
+            depths=self.asked.depths,
+            samples=self.asked.samples,
+            tail=self.asked.tail,
+            seed=seed,
+        )
+
+    def facts(self, cell: Cell) -> dict[str, Any]:
+        return {"tokens": digest(self.questions(cell.part, cell.context, cell.seed))}
+
+    def protocol(self, cell: Cell) -> dict[str, Any]:
+        return {"text_sha256": self.loaded.text(self.asked.text).sha256}
+
+    def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
+        head = cells[0]
+        retrieval_block(
+            self.loaded.model,
+            self.questions(head.part, head.context, head.seed),
+            {cell.label: self.loaded.arm(cell) for cell in cells},
+            tail=self.asked.tail,
+            seed=head.seed,
+            on_arm=by_label(cells, on_cell),
+            progress=step,
+        )
