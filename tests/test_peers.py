@@ -12,7 +12,6 @@ from transformers import DynamicCache
 
 from quantkv import QuantizedCache, evaluate
 from quantkv.arms.arm import parse_format
-from quantkv.arms.running import new_cache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.divergence import kl_divergence, log_softmax
@@ -21,6 +20,7 @@ from quantkv.instruments.windows import make_windows
 from quantkv.measurements.memory.run import memory_cell
 from quantkv.measurements.quality.run import perplexity, quality_block
 from quantkv.measurements.quality.token_by_token import decode_token_by_token, packed_share
+from quantkv.measurements.running import new_cache
 from quantkv.models import random_model
 from quantkv.peers import Peer, parse_peer, worker
 from quantkv.peers.stock import STOCK

@@ -10,13 +10,13 @@ import psutil
 import pytest
 import torch
 
-from quantkv.arms.running import new_cache
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.windows import make_windows
 from quantkv.measurements.quality.protocols import make_protocol
 from quantkv.measurements.quality.run import quality_block
 from quantkv.measurements.quality.scoring import Scorer
 from quantkv.measurements.quality.token_by_token import TokenByTokenArm
+from quantkv.measurements.running import new_cache
 from quantkv.models import random_model
 from quantkv.peers import parse_peer, remote
 from quantkv.peers.versions import check_peer, versions

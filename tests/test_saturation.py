@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from quantkv import QuantizedCache, cache_argument, check, evaluate, load_model, parse_spec
-from quantkv.arms.running import effective
 from quantkv.codecs import saturated
 from quantkv.data import Text, bos_id, tokenize
 from quantkv.instruments.windows import make_windows
+from quantkv.measurements.running import effective
 
 BEYOND = [
     # spec, the largest value, scales and zeros at the end of their range for 2 heads of 3 tokens

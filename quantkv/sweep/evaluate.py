@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantkv.arms.packed import spec_of
 from quantkv.data import Text, load_text
 from quantkv.errors import QuantKVError
 from quantkv.instruments.arguments import distinct, list_of_counts, list_of_names, list_of_shares
 from quantkv.instruments.windows import check_counts
 from quantkv.measurements.generation.choosing import Choice
 from quantkv.measurements.generation.prompts import PROMPTS
+from quantkv.measurements.packed_arms import spec_of
 from quantkv.measurements.quality.protocols import Protocol, make_protocol
 from quantkv.measurements.retrieval.questions import DEPTHS, SAMPLES
 from quantkv.measurements.retrieval.tasks import TAIL, task_names

@@ -18,8 +18,6 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.arms.arm import Format, OnArm, Progress, Result, failure, success
-from quantkv.arms.packed import REFERENCE, reference, spec_of
-from quantkv.arms.running import effective
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.decode_exact.one_pass import one_pass
 from quantkv.decode_exact.simulate import simulate
@@ -29,7 +27,9 @@ from quantkv.instruments.huggingface import attention, check_length, fork, forwa
 from quantkv.measurements.checks import check_effect, check_exercised
 from quantkv.measurements.generation.choosing import Choice
 from quantkv.measurements.generation.section import Generation, summarise
+from quantkv.measurements.packed_arms import REFERENCE, reference, spec_of
 from quantkv.measurements.prefill import prefilled
+from quantkv.measurements.running import effective
 from quantkv.spec.specs import CacheSpec
 
 

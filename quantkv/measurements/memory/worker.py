@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.arms.arm import BASELINE, Result, parse_format
-from quantkv.arms.running import attention_of, effective, new_cache
 from quantkv.cache.footprint import cache_footprint
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments import huggingface as hf
@@ -20,6 +19,7 @@ from quantkv.instruments import timing
 from quantkv.instruments.processes import end_with_parent
 from quantkv.instruments.windows import feed_tokens
 from quantkv.measurements.memory.peaks import Counter, counter, release_memory
+from quantkv.measurements.running import attention_of, effective, new_cache
 from quantkv.peers.worker import live_bytes
 
 SMALL_SHARE, SMALL_SAVING, MAX_MISMATCH = 0.05, 0.05, 0.05

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from quantkv.arms.arm import Result
-from quantkv.arms.running import effective
 from quantkv.cache.footprint import cache_footprint
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments.huggingface import cached_layers, fill
 from quantkv.measurements.quality.section import Bits
+from quantkv.measurements.running import effective
 from quantkv.spec.specs import CacheSpec
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.arms.packed import reference
 from quantkv.decode_exact.one_pass import one_pass
 from quantkv.decode_exact.simulate import PLAIN_WINDOW, protocol_calls, simulate
 from quantkv.decode_exact.simulation import Simulation
@@ -21,6 +20,7 @@ from quantkv.instruments.huggingface import (
     forward,
     stock_attention,
 )
+from quantkv.measurements.packed_arms import reference
 from quantkv.measurements.prefill import prefilled
 from quantkv.measurements.quality.protocols import Protocol
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.arms.arm import BASELINE, Result
-from quantkv.arms.running import effective
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.decode_exact.simulate import protocol_calls
 from quantkv.errors import QuantKVError, UnsupportedError
@@ -26,6 +25,7 @@ from quantkv.measurements.packed_reads import reads, total
 from quantkv.measurements.quality.protocols import Protocol
 from quantkv.measurements.quality.scoring import PreparedWindow, Scored
 from quantkv.measurements.quality.section import Bits
+from quantkv.measurements.running import effective
 from quantkv.peers import worker
 from quantkv.peers.peer import Peer
 from quantkv.peers.remote import Remote

@@ -16,17 +16,17 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.arms.arm import Format, OnArm, Progress, Result, failure, success
-from quantkv.arms.packed import REFERENCE, reference, spec_of
-from quantkv.arms.running import effective
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import check_reference
 from quantkv.instruments.huggingface import check_length
+from quantkv.measurements.packed_arms import REFERENCE, reference, spec_of
 from quantkv.measurements.packed_reads import check_packed, packed_read_fraction
 from quantkv.measurements.prefill import prefilled
 from quantkv.measurements.retrieval.answers import Answered, answer, calls_after
 from quantkv.measurements.retrieval.questions import Question
 from quantkv.measurements.retrieval.section import summarise
+from quantkv.measurements.running import effective
 
 
 def retrieval_block(

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from quantkv.arms.arm import BASELINE, Format, OnArm, Progress, Result, failure, parse_format, success
-from quantkv.arms.running import attention_of, effective, new_cache
 from quantkv.errors import QuantKVError
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
 from quantkv.instruments.windows import check_counts, feed_tokens
+from quantkv.measurements.running import attention_of, effective, new_cache
 from quantkv.measurements.speed.section import Bandwidth, Timings, speed_section
 
 FILLS = ("prefill", "synthetic")
