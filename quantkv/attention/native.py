@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -21,7 +19,8 @@ def attend(query: Tensor, key: View, value: View, options: AttentionOptions) -> 
     """Attention of `query` `[B, Hq, Q, D]`, as `[B, Hq, Q, Dv]`; None where the kernels cannot serve this
     call."""
     _, q_heads, queries, head_dim = query.shape
-    if queries > MOST_QUERIES or query.dtype not in native.FLOATS or not (_served(key) and _served(value)):
+    served = query.dtype in native.FLOATS and key.has_kernels and value.has_kernels
+    if queries > MOST_QUERIES or not served:
         return None
     key.check()
     value.check()
@@ -40,10 +39,6 @@ def attend(query: Tensor, key: View, value: View, options: AttentionOptions) -> 
     return out.transpose(1, 2)
 
 
-def _served(view: View) -> bool:
-    return view.pages.format is not None and view.dtype in native.FLOATS
-
-
 def _check(query: Tensor, keys: View) -> None:
     """Raise where kernels would read beyond a tensor, or lose a gradient without a word."""
     rows, heads, _, head_dim = keys.shape
@@ -56,7 +51,7 @@ def _check(query: Tensor, keys: View) -> None:
         raise QuantKVError("a quantized cache carries no gradients: run under torch.no_grad()")
 
 
-def _exact(view: View) -> tuple[Any, ...]:
+def _exact(view: View) -> tuple[list[int], int, int, int, int, int, int, int, tuple[int, ...]]:
     """Where a view's exact tokens lie, in the order that the kernel's binding names."""
     sinks, ring, extra = view.sinks, view.ring, view.extra
     if extra is not None and extra.stride(-1) != 1:
@@ -68,7 +63,7 @@ def _exact(view: View) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _mask(mask: Tensor | None, query: Tensor, stop: int) -> tuple[Tensor | None, bool, Any]:
+def _mask(mask: Tensor | None, query: Tensor, stop: int) -> tuple[Tensor | None, bool, list[int]]:
     """The mask as bool or float32, whether it is bool, and its strides over `[B, Hq, Q, T]`."""
     if mask is None:
         return None, True, _NO_STRIDES

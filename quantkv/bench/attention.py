@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from quantkv import native
 from quantkv.attention import attend
 from quantkv.bench.machine import MachineLimits, Probe, instruction_set
 from quantkv.bench.report import make_report, parse_formats
@@ -149,26 +148,24 @@ def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionS
     Decoding writes float32 keys and values, joining them with the exact tokens reads and writes them once
     more, and SDPA reads them.
     """
-    key, value = filled_views(spec, inputs)
+    layer = filled_layer(spec, inputs)
+    key, value = (store.view() for store in layer.stores)
     held = touched_bytes(key) + touched_bytes(value)
-    served = native.isa() is not None and all(v.pages.format is not None for v in (key, value))
-    engine = f"native-{native.isa()}" if served else "reference"
     arm = partial(LayerArm, multiply_adds=inputs.multiply_adds, format=text)
     read, decode = (partial(run, inputs.query, key, value) for run in (attend, decoded))
     whole = arm(f"decode {text}, sdpa", decode, threads=settings.threads, kind="decode")
-    whole.engine, whole.scratch = f"{engine}, sdpa", 2 * inputs.exact_bytes
+    whole.engine, whole.scratch = f"{layer.engine}, sdpa", 2 * inputs.exact_bytes
     whole.touched = held + 4 * inputs.exact_bytes
-    packed = partial(arm, text, read, touched=held, kind="quantkv", engine=engine)
+    packed = partial(arm, text, read, touched=held, kind="quantkv", engine=layer.engine)
     return [*(packed(threads=count) for count in settings.thread_counts), whole]
 
 
-def filled_views(spec: CacheSpec, inputs: Inputs) -> tuple[View, View]:
-    """What a query may read of a layer that holds the inputs."""
+def filled_layer(spec: CacheSpec, inputs: Inputs) -> QuantizedLayer:
+    """A layer that holds the inputs."""
     spec.check_layers(1)
     layer = QuantizedLayer(spec.for_layer(0, 1))
     layer.update(inputs.key, inputs.value)
-    assert layer.key_store is not None and layer.value_store is not None
-    return layer.key_store.view(), layer.value_store.view()
+    return layer
 
 
 def touched_bytes(view: View) -> int:

@@ -284,7 +284,7 @@ class QuantizedLayer(DynamicLayer):
     def has_kernels(self) -> bool:
         """Whether native kernels read this layer; before the first update, as far as the spec says."""
         if self.stores:
-            return all(s.pages.format is not None and s.dtype in native.FLOATS for s in self.stores)
+            return all(store.view().has_kernels for store in self.stores)
         return all(tensor.build().kernel() is not None for tensor in (self.spec.key, self.spec.value))
 
     def storages(self) -> Iterable[Tensor]:

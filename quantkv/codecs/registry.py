@@ -40,7 +40,7 @@ METADATA = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CodecOptions:
     """What a builder is given, checked already: `sharing` is None for codecs without scales."""
 
     sharing: Sharing | None
@@ -56,7 +56,7 @@ class CodecFamily:
 
     name: str
     bits: int | None
-    build: Callable[[Options], Codec]
+    build: Callable[[CodecOptions], Codec]
     scaled: bool = True
     affine: bool = False
     summary: str = ""
@@ -87,23 +87,23 @@ def codec_names() -> list[str]:
     return FAMILIES.names()
 
 
-def _affine(bits: int) -> Callable[[Options], Codec]:
-    def build(o: Options) -> Codec:
+def _affine(bits: int) -> Callable[[CodecOptions], Codec]:
+    def build(o: CodecOptions) -> Codec:
         assert o.sharing is not None
         return Affine(bits, o.sharing, symmetric=o.symmetric, metadata=o.metadata, outward=o.outward)
 
     return build
 
 
-def _float8(code: torch.dtype) -> Callable[[Options], Codec]:
-    def build(o: Options) -> Codec:
+def _float8(code: torch.dtype) -> Callable[[CodecOptions], Codec]:
+    def build(o: CodecOptions) -> Codec:
         assert o.sharing is not None
         return Float8(code, o.sharing, metadata=o.metadata)
 
     return build
 
 
-def _raw(dtype: torch.dtype | None) -> Callable[[Options], Codec]:
+def _raw(dtype: torch.dtype | None) -> Callable[[CodecOptions], Codec]:
     return lambda o: Raw(dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantkv.codecs import Codec, Sharing, codec_family
-from quantkv.codecs.registry import METADATA, SHARING_WORDS, Options
+from quantkv.codecs.registry import METADATA, SHARING_WORDS, CodecOptions
 from quantkv.errors import QuantKVError
 from quantkv.policy import Window, policy_named
 
@@ -82,7 +82,7 @@ class TensorSpec:
 
     def build(self) -> Codec:
         """The codec object for this spec."""
-        options = Options(self._sharing(), self.symmetric, METADATA[self.metadata], self.outward)
+        options = CodecOptions(self._sharing(), self.symmetric, METADATA[self.metadata], self.outward)
         return codec_family(self.codec).build(options)
 
     def window(self, sinks: int, reserve: int, after: int = 0, policy: str = "window") -> Window:

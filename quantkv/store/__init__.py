@@ -3,7 +3,7 @@
 May be imported by spec, attention and all that is above them.
 """
 
-from quantkv.store.layout import PageLayout, Plane, page_layout
+from quantkv.store.layout import PageLayout, page_layout
 from quantkv.store.tensor import TensorStore
 from quantkv.store.tiles import KEY_LANES, VALUE_LANES, Lanes
 from quantkv.store.view import View
@@ -13,7 +13,6 @@ __all__ = [
     "VALUE_LANES",
     "Lanes",
     "PageLayout",
-    "Plane",
     "TensorStore",
     "View",
     "page_layout",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Exact:
+class ExactTokens:
     """Exact tokens of some rows, in one buffer `[rows, heads, slots, head_dim]` that is written in place."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Exact:
         self.__dict__ |= state | {"buffer": copied(state["buffer"])}
 
 
-class Ring(Exact):
+class Ring(ExactTokens):
     """The newest tokens of all rows; position `j` lies at slot `j mod capacity`, so appending never moves
     anything."""
 
@@ -71,7 +71,7 @@ class Ring(Exact):
         return [(slot, first)] if first == count else [(slot, first), (0, count - first)]
 
 
-class Sinks(Exact):
+class Sinks(ExactTokens):
     """The first real tokens of each row, exact for good."""
 
     def __init__(

@@ -45,6 +45,7 @@ class PageStore:
         self._saturated: Tensor | int = 0
         self.format = page_format(layout, codec) if device.type == "cpu" else None
         self._kernel_pages: tuple[int, Any] | None = None
+        # the finalizer keeps this very list of tables: it may be filled anew, not replaced
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
 
     @property
@@ -125,7 +126,7 @@ class PageStore:
         self.tables[:] = [[GONE if i == GONE else numbers[i] for i in table] for table in tables]
         for table in self.tables:
             self.pool.retain(table)
-        self.pool.release(numbers)
+        self.pool.release(numbers)  # as taken: from here on only tables own them
         self.used = list(used)
         self.generation += 1
 
@@ -151,13 +152,13 @@ class PageStore:
         """Encode `[len(rows), H, T, D]` and add it to `rows`, which must hold equally many tokens; T is
         whole groups."""
         start, length = self.used[rows[0]], x.shape[-2]
-        self._reserve(rows, start, start + length)
+        self._add_pages(rows, start, start + length)
         if self._kernels_encode(x):
             self._encode_natively(rows, start, x)
         else:
             self._encode(rows, start, x)
         for row in rows:
-            self.used[row] = start + length
+            self.used[row] = start + length  # last: until then no reader knows of the new tokens
 
     def _kernels_encode(self, x: Tensor) -> bool:
         """Whether kernels may encode `x`. They store the same bits as the codec, but count nothing, so what
@@ -224,15 +225,9 @@ class PageStore:
         pages = [self.page_pointers(row, first, last) for row in rows]
         low, high = start - first * page, stop - first * page
         native.kernels().decode(
-            self.format,
-            pages,
-            low,
-            high,
-            out.data_ptr(),
-            out.stride()[:3],
-            torch.get_num_threads(),
+            self.format, pages, low, high, out.data_ptr(), out.stride()[:3], torch.get_num_threads(),
             native.isa(),
-        )
+        )  # fmt: skip
         return out
 
     def kernel_pages(self) -> Any:
@@ -249,7 +244,7 @@ class PageStore:
         """Give up the first `pages` pages of a row, and never store those it has not reached."""
         table, gone = self.tables[row], [GONE] * pages
         self.generation += table[:pages] != gone
-        self.pool.release(table[:pages])
+        self.pool.release(table[:pages])  # before the table forgets them
         table[:pages] = gone
         self.used[row] = max(self.used[row], pages * self.layout.page_tokens)
 
@@ -274,7 +269,7 @@ class PageStore:
         old = [list(table) for table in self.tables]
         for row in rows:
             self.pool.retain(old[row])
-        for table in old:
+        for table in old:  # after that: a page that stays must have an owner all the time
             self.pool.release(table)
         self.tables[:] = [list(old[row]) for row in rows]
         self.used = [self.used[row] for row in rows]
@@ -282,7 +277,7 @@ class PageStore:
         if len(rows) < len(old):
             self.trim()
 
-    def _reserve(self, rows: Sequence[int], start: int, stop: int) -> None:
+    def _add_pages(self, rows: Sequence[int], start: int, stop: int) -> None:
         """Give every row the pages up to token `stop`, and an open page of its own."""
         page = self.layout.page_tokens
         if start % page:
@@ -300,7 +295,7 @@ class PageStore:
             return
         (copy,) = self.pool.take(1)
         self.pool.record(copy).copy_(self.pool.record(number))
-        self.pool.release([number])
+        self.pool.release([number])  # after copying: a page without owners may be written by others
         self.tables[row][-1] = copy
         self.generation += 1
 

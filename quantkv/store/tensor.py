@@ -53,11 +53,15 @@ class TensorStore:
         self.sinks = Sinks(shape, window.sinks, dtype, device)
         self.pads = list(pads or [0] * rows)
         self.span: int | None = None
+        """How many last tokens are ever read; None: all."""
         self.length = 0
         self.tally = StoreTally()
         self.packed_at: int | None = None
+        """At how many tokens a history that waited for `window.after` was packed."""
         self.begins = 0
+        """The first position that was ever told."""
         self._held_from = [pad + window.sinks for pad in self.pads]
+        """From which position on the ring has each row's tokens exactly as they were given."""
 
     @property
     def rows(self) -> int:
@@ -106,7 +110,7 @@ class TensorStore:
         """How many tokens of a row are packed when it holds `length` tokens (now, by default)."""
         return self.window.packed((self.length if length is None else length) - self.pads[row])
 
-    def _packed_at(self, length: int) -> list[int]:
+    def _packed_by_row(self, length: int) -> list[int]:
         return [self.window.packed(length - pad) for pad in self.pads]
 
     def view(self) -> View:
@@ -116,7 +120,7 @@ class TensorStore:
     def _view(self, stop: int, extra: Tensor | None = None) -> View:
         """`stop` tokens, packed as far as they are now; `extra` are those of the running call that are not in
         the ring."""
-        visible = self._packed_at(self.length)
+        visible = self._packed_by_row(self.length)
         return View(self.pages, self.sinks, self.ring, self.pads, visible, stop, self.tally, extra)
 
     def append(self, x: Tensor) -> View:
@@ -130,15 +134,13 @@ class TensorStore:
         if not long and room > self.ring.capacity:
             self._resize_ring(room)
         self.sinks.write(self.length, x, self.pads)
-        # A short call overwrites ring slots that no query of it reads. A long one would overwrite some that
-        # are: the view reads its tokens where they are, and the ring is left as it was.
-        if not long:
+        if not long:  # a long call would overwrite tokens that its queries read, and that are packed below
             self.ring.write(self.length, x)
-        view = self._view(length, x if long else None)  # `self.length`, so what is packed, is still the old
+        view = self._view(length, x if long else None)  # packed up to the boundary before this call
         self._pack(view, length)
-        if long or room < self.ring.capacity:  # after packing, which reads what a new ring has no room for
+        if long or room < self.ring.capacity:  # after packing, which reads tokens that a new ring drops
             self._renew_ring(view, length, room)
-        self.length = length
+        self.length = length  # after all that asks how many tokens there were before
         reach = length - self.window.reserve
         self._held_from = [
             max(held, pad + self.window.boundary(reach - pad))
@@ -173,7 +175,7 @@ class TensorStore:
 
     def _pack(self, view: View, length: int) -> None:
         """Pack what the policy no longer keeps exact at `length` tokens, as `view` shows it."""
-        packed = self._packed_at(length)
+        packed = self._packed_by_row(length)
         if packed == self.pages.used and not self.pages.pool.user_left:  # as in most decode steps
             return
         self.pages.reserve(packed)
@@ -190,7 +192,7 @@ class TensorStore:
     def evict(self, before: int, length: int) -> None:
         """Positions below `before` will never be read again once `length` tokens are held: free their
         pages."""
-        page, packed = self.pages.layout.page_tokens, self._packed_at(length)
+        page, packed = self.pages.layout.page_tokens, self._packed_by_row(length)
         for row, pad in enumerate(self.pads):
             pages = min(before - pad - self.window.sinks, packed[row]) // page
             if pages > 0:
@@ -224,18 +226,17 @@ class TensorStore:
         """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones
         (a deep roll-back)."""
         self.tally.changes += 1
-        if self._room(length) > self.ring.capacity:
+        length = min(length, self.length)
+        if self._room(length) > self.ring.capacity:  # before rows put decoded tokens there
             self._resize_ring(self._room(length))
-        deep = 0
-        for row, pad in enumerate(self.pads):
-            deep += self._truncate_row(row, pad, min(length, self.length))
-        self.length = min(length, self.length)
+        deep = sum(self._truncate_row(row, pad, length) for row, pad in enumerate(self.pads))
+        self.length = length
         for row, pad in enumerate(self.pads):
             if pad > self.length:  # the row begins anew: what follows may be real
                 self.pads[row], self._held_from[row] = self.length, self.length + self.window.sinks
         self.pages.trim()
-        if self._room(self.length) < self.ring.capacity:
-            self._resize_ring(self._room(self.length))
+        if self._room(length) < self.ring.capacity:  # after `length` says which tokens are the newest
+            self._resize_ring(self._room(length))
         return deep
 
     def _truncate_row(self, row: int, pad: int, length: int) -> int:
@@ -249,7 +250,7 @@ class TensorStore:
             x = self.pages.read([row], low - first, high - first, compute_dtype(self.dtype)).to(self.dtype)
             self.ring.write(low, x, [row])
         self._held_from[row] = min(self._held_from[row], low)
-        self.pages.truncate(row, keep)
+        self.pages.truncate(row, keep)  # after the read above: these pages are given back
         return int(low < high)
 
     def select(self, rows: Sequence[int]) -> None:
