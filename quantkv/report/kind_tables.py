@@ -85,7 +85,8 @@ def _cells(row: Row, *, seeds: bool) -> list[str]:
     asked, kind = row["requested"], reported(row["kind"])
     columns = kind.table()
     label = f"{asked['format']} (seed {asked['seed']})" if seeds else str(asked["format"])
-    start = [part_of(row)] * bool(kind.part) + [str(asked["context"]), label]
+    part = [part_of(row)] if kind.part else []
+    start = [*part, str(asked["context"]), label]
     if row["status"] != "ok":
         return [*start, *[DASH] * (len(columns) - 1), f"{row['status']}: {row['reason']}"]
     return [*start, *(column.text(row[kind.name]) for column in columns)]

@@ -58,8 +58,9 @@ def heading(name: str) -> tuple[str, str, float]:
             return _words(re.sub(pattern, "", name)), unit, scale
     if SHARES.search(name):
         return _words(name), SHARE, 100.0
-    unit = "nats/answer" if "log_prob" in name else "nats/token" if NATS.search(name) else ""
-    return _words(name), unit, 1.0
+    if "log_prob" in name:
+        return _words(name), "nats/answer", 1.0
+    return _words(name), "nats/token" if NATS.search(name) else "", 1.0
 
 
 def _words(name: str) -> str:

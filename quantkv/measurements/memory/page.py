@@ -45,7 +45,8 @@ def _guides(study: Study) -> Guides:
 
 
 def _note(study: Study) -> str:
-    return "Bytes the cache holds." + f" {SIXTEEN_BITS}" * bool(_guides(study))
+    held = "Bytes the cache holds."
+    return f"{held} {SIXTEEN_BITS}" if _guides(study) else held
 
 
 CHARTS = (

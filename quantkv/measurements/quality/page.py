@@ -57,7 +57,9 @@ def cost(record: Record) -> str:
     low, high = record["delta_nll_low"], record["delta_nll_high"]
     if missing(low) or missing(high):
         return "unknown"
-    return "some" if low > 0 else "gain" if high < 0 else "none"
+    if low > 0:
+        return "some"
+    return "gain" if high < 0 else "none"
 
 
 def sentence(record: Record) -> Sentence | None:
@@ -81,10 +83,10 @@ def limits(study: Study) -> list[str]:
 def _texts(study: Study) -> list[str]:
     protocols = [protocol_of(row) for row in measured(study, "quality")]
     texts = sorted({(str(p.get("text")), str(p.get("text_sha256") or "")[:DIGITS]) for p in protocols})
+    if not texts:
+        return []
     said = ", ".join(f"{text} (sha256 {digest})" if digest else text for text, digest in texts)
-    return [
-        f"Quality is that of one model on {said}: the same format can damage another model or text."
-    ] * bool(texts)
+    return [f"Quality is that of one model on {said}: the same format can damage another model or text."]
 
 
 def _windows(study: Study) -> list[str]:
@@ -104,7 +106,7 @@ def _below_floor(study: Study) -> list[str]:
         if not missing(r["kl_mean"]) and not missing(r["floor_path_kl"]) and r["kl_mean"] < r["floor_path_kl"]
     ]
     named = ", ".join(dict.fromkeys(below))
-    return [f"KL below the floor of the code path means nothing: {named}."] * bool(below)
+    return [f"KL below the floor of the code path means nothing: {named}."] if below else []
 
 
 def _protocols(study: Study) -> list[Any]:
@@ -118,7 +120,7 @@ def _note(study: Study) -> str:
         note += " The dotted line is the floor of the code path."
     elif floor > 0:
         note += f" The floor of the code path, {compact(floor, 1)}, lies below the axis."
-    return note + f" {BARS}" * bool(study.frame["kl_low"].notna().any())
+    return f"{note} {BARS}" if study.frame["kl_low"].notna().any() else note
 
 
 def _guides(study: Study) -> Guides:

@@ -21,9 +21,11 @@ def chart(task: str, rows: Sequence[RowOnPage]) -> Payload:
     line = [{"x": context, "y": value} for context, value in sorted(exact.items()) if value is not None]
     title = against(f"Retrieval: {task}", [point["context"] for point in points])
     head = {"name": f"task-{task}", "title": title, "x": "context (tokens)"}
-    note = " ".join([NOTE] + [EXACT] * bool(line) + [HOLLOW] * any(point["hollow"] for point in points))
+    hollow = any(point["hollow"] for point in points)
+    note = " ".join(filter(None, [NOTE, EXACT if line else "", HOLLOW if hollow else ""]))
     shape = {"y": "answered exactly (share)", "scale": "share", "note": note, "bounds": []}
-    return {**head, **shape, "guides": [{"points": line}] * bool(line), "points": points, "failed": []}
+    guides = [{"points": line}] if line else []
+    return {**head, **shape, "guides": guides, "points": points, "failed": []}
 
 
 def _point(at: int, label: str, row: Row) -> Payload:

@@ -58,7 +58,8 @@ def _pareto(study: Study, sources: Mapping[tuple[Any, ...], list[int]]) -> Paylo
             rows = sources.get(cell_of_record(record), [])
             points.append({**place, **ends, "hollow": False, "rows": rows, "tip": _pareto_tip(record)})
     head = {"name": "pareto", "title": "Bits against quality", "x": "bits per element at this context"}
-    note = PARETO_NOTE + f" {BARS}" * any(point["low"] is not None for point in points)
+    barred = any(point["low"] is not None for point in points)
+    note = f"{PARETO_NOTE} {BARS}" if barred else PARETO_NOTE
     shape = {"y": CHARTS[0].axis, "scale": "log", "note": note, "bounds": [*BOUNDS], "guides": []}
     return {**head, **shape, "points": points, "failed": []}
 
@@ -86,8 +87,7 @@ def _chart(chart: Chart, study: Study, rows: Mapping[tuple[str, int], list[int]]
     ]
     title = against(chart.title, (place["x"] for place in (*points, *failed)))
     head = {"name": chart.name, "title": title, "x": "context (tokens)", "y": chart.axis}
-    said = [chart.note(study)]
-    said += [HOLLOW] * any(point["hollow"] for point in points)
+    said = [chart.note(study), HOLLOW if any(point["hollow"] for point in points) else ""]
     shape = {"scale": chart.scale, "bounds": [*chart.bounds], "guides": chart.guides(study)}
     shape |= {"note": " ".join(filter(None, [*said, remark]))}
     return {**head, **shape, "points": points, "failed": failed}

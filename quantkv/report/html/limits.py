@@ -42,9 +42,9 @@ def _tasks(kinds: Iterable[str]) -> list[str]:
 
 def _weights(study: Study) -> list[str]:
     weights = sorted({str(made_of(row, "weights")) for row in study.rows if made_of(row, "weights")})
-    return [
-        f"Costs are on top of those of the weights ({', '.join(weights)}), which are not counted."
-    ] * bool(weights)
+    if not weights:
+        return []
+    return [f"Costs are on top of those of the weights ({', '.join(weights)}), which are not counted."]
 
 
 def _batch(study: Study) -> list[str]:

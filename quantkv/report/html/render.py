@@ -86,6 +86,6 @@ def _facts(found: Results) -> list[str]:
     counts = [f"{len(found.of_kind(kind))} {kind}" for kind in found.kinds]
     unmeasured = sum(row.get("status") != "ok" for row in found.rows)
     days = sorted({str((row.get("provenance") or {}).get("started") or "")[:10] for row in found.rows} - {""})
-    when = f"measured {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
+    when = f"measured {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
     rows = f"{len(found.rows)} rows ({', '.join(counts)})" if counts else "no rows"
     return list(filter(None, (rows, f"{unmeasured} without numbers" if unmeasured else "", when)))
