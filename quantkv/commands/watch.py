@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkv.wording.streams import new_console
+from quantkv.wording.streams import can_redraw, new_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,8 +45,7 @@ def watch(
 
         console.print(view(watched.look()), highlight=False, soft_wrap=not console.is_terminal)
         return
-    live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
-    last = _live(watched, console) if live else _lines(watched)
+    last = _live(watched, console) if can_redraw(console) else _lines(watched)
     raise typer.Exit(FAILED if last.status("failed") else 0)
 
 

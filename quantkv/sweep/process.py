@@ -74,9 +74,10 @@ class Connected:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(PATIENCE_SECONDS)
             code, reclaimed = self.process.poll(), memory_kills() > self._kills
-            self.end()
-            words = "the worker no longer answers" if code is None else ""
-            raise WorkerLost(words or end_of_process(code or 0, reclaimed=reclaimed)) from None
+            self.end()  # after its exit code is read: one that still runs is killed here
+            if code is None:
+                raise WorkerLost("the worker no longer answers") from None
+            raise WorkerLost(end_of_process(code, reclaimed=reclaimed)) from None
 
     def ask(self, name: str, *arguments: Any) -> Any:
         self.send(name, arguments)

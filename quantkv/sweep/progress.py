@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from rich.progress import (
 from quantkv.sweep.forecast import Forecast
 from quantkv.sweep.naming import ModelNames
 from quantkv.wording.escapes import visible
+from quantkv.wording.streams import can_redraw
 
 if TYPE_CHECKING:
     from quantkv.rows.cell import Cell
@@ -44,7 +44,7 @@ def time_left(seconds: float, unknown: Mapping[str, int]) -> str:
     if not unknown:
         return known
     cells = " and ".join(f"{count} {kind}" for kind, count in unknown.items())
-    return f"{known + ' +' if known else 'time left'} unknown for {cells} cells"
+    return f"{known} + unknown for {cells} cells" if known else f"time left unknown for {cells} cells"
 
 
 def _shown(text: str) -> str:
@@ -59,7 +59,7 @@ class Display:
         self._open = dict.fromkeys(cells)
         self._names = ModelNames(cell.model for cell in self._open)
         self._total = len(self._open)
-        self._live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+        self._live = can_redraw(console)
         self._bar = self._make_bar()
         self._task = self._bar.add_task("starting", total=self._total, left="")
 

@@ -57,15 +57,13 @@ def apply_overrides(raw: dict[str, Any], overrides: Iterable[str]) -> dict[str, 
 
 
 def _assign(target: Any, keys: list[str], value: Any, override: str) -> None:
-    for depth, key in enumerate(keys):
-        last = depth == len(keys) - 1
-        slot = _slot(target, key, ".".join(keys[:depth]), override)
-        if last:
-            target[slot] = value
-            return
+    *path, last = keys
+    for depth, key in enumerate(path):
+        slot = _slot(target, key, ".".join(path[:depth]), override)
         if isinstance(target, dict) and target.get(slot) is None:
             target[slot] = {}
         target = target[slot]
+    target[_slot(target, last, ".".join(path), override)] = value
 
 
 def _slot(target: Any, key: str, path: str, override: str) -> str | int:
@@ -83,6 +81,7 @@ def _slot(target: Any, key: str, path: str, override: str) -> str | int:
 
 
 def _copy(value: Any) -> Any:
+    """Every part by itself, those too that an alias shares: what is set in one place stands in no other."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value

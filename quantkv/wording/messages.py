@@ -58,11 +58,8 @@ def _line(problem: Any, root: type[BaseModel]) -> str:
     if kind == "value_error":
         return f"{path}: {problem['ctx']['error']}" if path else str(problem["ctx"]["error"])
     text = _PLAIN.get(kind, problem["msg"].replace("Input should be", "must be"))
-    return (
-        f"{path}: {text}"
-        if kind in ("missing", "too_short", "string_too_short")
-        else f"{path}: {text}, got {given!r}"
-    )
+    nothing_given = kind in ("missing", "too_short", "string_too_short")
+    return f"{path}: {text}" if nothing_given else f"{path}: {text}, got {given!r}"
 
 
 def _suggest(location: Sequence[Any], root: type[BaseModel]) -> str:

@@ -44,6 +44,11 @@ def _plain(character: str) -> str:
     return STAND_INS.get(character) or letter or "?"
 
 
+def can_redraw(console: Console) -> bool:
+    """Whether lines may be drawn over: a terminal that is not dumb, and no log of CI."""
+    return console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+
+
 def drop_output() -> None:
     """What is printed from now on goes nowhere: its reader is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

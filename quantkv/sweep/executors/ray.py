@@ -16,6 +16,7 @@ from quantkv.sweep.config import Ray, Sweep
 from quantkv.sweep.executors.shared import apart, needed, share, whole
 from quantkv.sweep.summary import Summary
 from quantkv.sweep.tried import Tried
+from quantkv.wording.wide import print_line
 
 
 class Actor:
@@ -42,7 +43,7 @@ def _run(ray: Any, sweep: Sweep, settings: Ray, console: Console) -> Summary:
     again = {"max_restarts": settings.retries, "max_task_retries": settings.retries}
     actor = ray.remote(Actor).options(**resources, **again)
     tried = Tried(Path(sweep.run.out).resolve())
-    console.print(f"{count} ray workers, each with {_words(resources)}", highlight=False)
+    print_line(f"{count} ray workers, each with {_words(resources)}", console)
     actors = [actor.remote() for _ in range(count)]
     parts, lost = _collect(ray, [worker.run.remote(apart(sweep), tried) for worker in actors])
     return whole(sweep, parts, lost, console, worker="ray worker", end="was lost")
@@ -76,6 +77,5 @@ def _collect(ray: Any, waiting: list[Any]) -> tuple[list[Summary], list[str]]:
 
 
 def _words(resources: dict[str, float]) -> str:
-    return ", ".join(
-        f"{value:g} {name.removeprefix('num_').upper()[:-1]}" for name, value in resources.items()
-    )
+    units = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    return ", ".join(f"{value:g} {units[name]}" for name, value in resources.items())

@@ -12,6 +12,7 @@ from quantkv.sweep.config import Slurm, Sweep
 from quantkv.sweep.executors.shared import apart, needed, share, whole
 from quantkv.sweep.summary import Summary
 from quantkv.sweep.tried import Tried
+from quantkv.wording.wide import print_line
 
 
 class Job:
@@ -31,7 +32,7 @@ def run(sweep: Sweep, console: Console) -> Summary:
     submitit, settings = needed("submitit", "slurm"), sweep.run.slurm
     out = Path(sweep.run.out).resolve()
     jobs = _submit(submitit, settings, apart(sweep), out)
-    console.print(f"{len(jobs)} jobs, logs in {out / '.jobs'}", highlight=False, soft_wrap=True)
+    print_line(f"{len(jobs)} jobs, logs in {out / '.jobs'}", console)
     try:
         parts, lost = _collect(submitit, jobs)
     except KeyboardInterrupt:
