@@ -32,6 +32,7 @@ class Echo(Kind):
     name = "echo"
     part = "voice"
     metrics = ("echoed", "echo_ms", "kl_mean", "kl_low", "kl_high")
+    settings = cells = open = None
 
 
 register_kind(Echo())
