@@ -11,14 +11,11 @@ from drawn import extents, legend_labels
 from rich.console import Console
 
 from quantkv.drawing.figure import rendered
-from quantkv.measurements.inside.channel_figure import (
-    channel_figure,
-    damage_figure,
-    error_figure,
-    shown_layers,
-)
-from quantkv.measurements.inside.files import error_table, outlier_table, write_inspection
+from quantkv.measurements.inside.channels import shown_layers
+from quantkv.measurements.inside.figures import channel_figure, damage_figure, error_figure
+from quantkv.measurements.inside.files import write_inspection
 from quantkv.measurements.inside.inspection import Inspection
+from quantkv.measurements.inside.tables import error_table, outlier_table
 
 LAYERS, HEADS, WIDTH = 5, 2, 3
 

@@ -22,6 +22,7 @@ from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows, write_row
 from quantkv.rows.kinds import REGISTERED
 from quantkv.rows.row import build_row
+from quantkv.sweep.config import Report
 
 KIND = """
 from quantkv.measurements.kind import Kind
@@ -33,6 +34,14 @@ class Echo(Kind):
     part = "voice"
     metrics = ("echoed", "echo_ms", "kl_mean", "kl_low", "kl_high")
     settings = cells = open = None
+    figures = {"echoes": "Echoes by format."}
+
+    def picture(self, name, group):
+        from quantkv.drawing.figure import blank
+
+        figure = blank("one-column", 2.0)
+        figure.subplots().bar(group.formats, [row["echo"]["echoed"] for row in group.rows])
+        return figure
 
 
 register_kind(Echo())
@@ -85,6 +94,13 @@ def test_its_table_has_its_numbers_by_name_in_every_form(folder: Path) -> None:
     assert r"low & 64 & int4-head & 7 & 1.50 & 0.020 [0.010, 0.040] \\" in tex
     header, *lines = (folder / "report" / "echo.csv").read_text().splitlines()
     assert {"voice", "echoed", "echo_ms", "kl_low"} <= set(header.split(",")) and len(lines) == 2
+
+
+def test_its_figure_can_be_asked_for_and_says_what_it_shows(folder: Path) -> None:
+    asked = Report(figures=["echoes"]).figures
+    written = write_report(folder, figures=asked, files=["svg"], html=False)
+    assert folder / "report" / "echoes.svg" in written
+    assert r"\caption{Echoes by format. random-llama" in (folder / "report" / "figures.tex").read_text()
 
 
 def test_the_terminal_and_the_page_show_it(folder: Path) -> None:

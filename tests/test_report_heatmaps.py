@@ -11,7 +11,7 @@ from drawn import extents, overlap
 from matplotlib.figure import Figure
 
 from quantkv.drawing.style import WIDTHS
-from quantkv.measurements.inside.channel_figure import error_figure
+from quantkv.measurements.inside.figures import error_figure
 from quantkv.measurements.retrieval.needle_figure import needle_figure
 from quantkv.studies.groups import groups
 

@@ -96,7 +96,7 @@ def _report(
     console: Console | None,
 ) -> None:
     """Write the files, and say what is in them: on the console, or as JSON without one."""
-    from quantkv.measurements.inside.channel_figure import shown_layers
+    from quantkv.measurements.inside.channels import shown_layers
     from quantkv.measurements.inside.files import write_inspection
 
     damage, correlation = _damage(seen, kl)
@@ -113,7 +113,7 @@ def _report(
 
 
 def _print(seen: Any, damage: pd.DataFrame, correlation: float | None, console: Console) -> None:
-    from quantkv.measurements.inside.files import error_table, outlier_table
+    from quantkv.measurements.inside.tables import error_table, outlier_table
 
     print_wide(outlier_table(seen.statistics), console)
     if len(damage):

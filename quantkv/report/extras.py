@@ -69,7 +69,7 @@ def _numbered(name: str, items: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 def _layers(folder: Path) -> Figure:
     import pandas as pd
 
-    from quantkv.measurements.inside.channel_figure import error_figure
+    from quantkv.measurements.inside.figures import error_figure
 
     return error_figure(pd.read_csv(folder / ERRORS))
 

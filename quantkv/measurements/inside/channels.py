@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BINS = 128
 """Rows of a magnitude map: longer texts show the largest magnitude of several tokens in each."""
@@ -64,3 +68,10 @@ def magnitude_map(x: Tensor) -> NDArray:
     flat = x.abs().float().transpose(0, 1).reshape(length, heads * width)
     rows = [flat[start : start + step].amax(0) for start in range(0, length, step)]
     return np.stack([row.cpu().numpy() for row in rows])
+
+
+def shown_layers(statistics: pd.DataFrame) -> list[int]:
+    """The first and the last layer, and those with the hottest key and the hottest value channel."""
+    layers = statistics["layer"]
+    hottest = statistics.loc[statistics.groupby("tensor")["outlier_ratio"].idxmax(), "layer"]
+    return sorted({int(layers.min()), int(layers.max()), *map(int, hottest)})

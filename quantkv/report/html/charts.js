@@ -140,7 +140,8 @@ function meet(one, other) {
   return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
 }
 
-/** Names beside the points, from the right to the left, each on the first side where it covers no mark and no other name. */
+/** Names beside the points, from the right to the left, each on the first side where it covers no mark and no other
+    name; Plot's own dodge moves along one axis and knows no widths. */
 function names(points, plot, width) {
   const [x, y] = ["x", "y"].map((name) => plot.scale(name).apply);
   const taken = points.map((p) => ({ left: x(p.px) - 4, right: x(p.px) + 4, top: y(p.py) - 4, bottom: y(p.py) + 4 }));

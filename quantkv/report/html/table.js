@@ -1,4 +1,5 @@
 // Tables: sorting by a heading, filtering by format, model and context, and one table for each kind of row.
+// Own lines, as libraries of tables are larger than all the data of a page and would draw again what is there.
 
 /** Sort keys of a cell: a number, a text, or null for what was not measured. */
 function keyOf(line, column, numeric) {

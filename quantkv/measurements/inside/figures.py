@@ -32,13 +32,6 @@ ROW_HEIGHT, SMALL_ROW, TITLE_LINE = 1.5, 1.0, 0.13
 TITLE_POINTS = 125.0
 
 
-def shown_layers(statistics: pd.DataFrame) -> list[int]:
-    """The first and the last layer, and those with the hottest key and the hottest value channel."""
-    layers = statistics["layer"]
-    hottest = statistics.loc[statistics.groupby("tensor")["outlier_ratio"].idxmax(), "layer"]
-    return sorted({int(layers.min()), int(layers.max()), *map(int, hottest)})
-
-
 def channel_figure(inspection: Inspection, layers: Sequence[int], *, width: str = "two-column") -> Figure:
     """Magnitudes, token × channel, keys left and values right, a row per layer; heads side by side."""
     with matplotlib.rc_context(RC):
@@ -76,27 +69,29 @@ def error_figure(errors: pd.DataFrame, *, width: str = "two-column") -> Figure:
     """Relative RMS errors, layer × head: a row per format, and keys, values, attention output. One colour
     scale."""
     formats = list(dict.fromkeys(errors["format"]))
-    places = itertools.product(formats, ERRORS)
+    places = list(itertools.product(formats, ERRORS))
     titles = {(f, name): drawn(f"{f}: {ERRORS[name]}", TITLE_POINTS) for f, name in places}
-    grids = {(f, name): _grid(errors[errors["format"] == f], name) for f in formats for name in ERRORS}
+    grids = {(f, name): _grid(errors[errors["format"] == f], name) for f, name in places}
     norm = _log_norm(np.concatenate([grid.ravel() for grid in grids.values()]))
+    more = sum(max(titles[label, name].count("\n") for name in ERRORS) for label in formats)
     with matplotlib.rc_context(RC):
-        more = sum(max(titles[label, name].count("\n") for name in ERRORS) for label in formats)
         figure = blank(width, 0.4 + len(formats) * SMALL_ROW + more * TITLE_LINE)
         axes = figure.subplots(len(formats), len(ERRORS), squeeze=False)
-        for (label, name), ax in zip(grids, axes.ravel()):
-            picture = ax.imshow(
-                grids[label, name], aspect="auto", cmap=MAGNITUDES, norm=norm, interpolation="nearest"
-            )
-            ax.set_title(titles[label, name])
-            ax.grid(False)
-            ax.yaxis.get_major_locator().set_params(integer=True)
+        for place, ax in zip(places, axes.ravel()):
+            picture = _draw_errors(ax, grids[place], norm)
+            ax.set_title(titles[place])
         for ax in axes[-1]:
             ax.set_xlabel("layer")
         for ax in axes[:, 0]:
             ax.set_ylabel("KV head")
         figure.colorbar(picture, ax=axes, pad=0.01, label="relative RMS error")
     return figure
+
+
+def _draw_errors(ax: Any, grid: np.ndarray, norm: LogNorm) -> Any:
+    ax.grid(False)
+    ax.yaxis.get_major_locator().set_params(integer=True)
+    return ax.imshow(grid, aspect="auto", cmap=MAGNITUDES, norm=norm, interpolation="nearest")
 
 
 def _grid(errors: pd.DataFrame, name: str) -> np.ndarray:
