@@ -73,7 +73,7 @@ bench: $(VENV)/.ready
 	$(BIN)/quantkv bench encode --json $(BENCH)/encode.json $(ARGS)
 
 support: $(VENV)/.ready
-	$(BIN)/python -m quantkv.support.architectures > docs/support.md
+	PYTHONPATH=tests $(BIN)/python -m support.architectures > docs/support.md
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

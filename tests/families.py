@@ -6,9 +6,9 @@ import copy
 from typing import Any
 
 import torch
+from support.architectures import tiny_model
 
 from quantkv.quiet import quiet
-from quantkv.support.architectures import tiny_model
 
 
 def family_model(family: str, **settings: Any) -> Any:

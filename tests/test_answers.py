@@ -18,11 +18,11 @@ import pytest
 import torch
 from runs import IMPLEMENTATIONS, plain_cache, token_ids, with_attention
 from side_by_side import agree, config_of, outcome
+from support.architectures import tiny_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PaliGemmaForConditionalGeneration
 
 from quantkv import QuantizedCache, cache_argument
-from quantkv.support.architectures import tiny_model
 
 CALLS = (20, 1, 8)
 SAMPLE = (

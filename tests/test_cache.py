@@ -86,7 +86,7 @@ def test_head_widths_work_or_fail_at_construction(head_dim: int, group: int, sha
 def test_layers_may_differ_in_head_width() -> None:
     if "gemma4_text" not in CONFIG_MAPPING:
         pytest.skip("this transformers has no model whose layers differ")
-    from quantkv.support.architectures import tiny_model
+    from support.architectures import tiny_model
 
     model = tiny_model("gemma4_text")
     cache = QuantizedCache(model.config, "int4-head+r8+f16+sliding")

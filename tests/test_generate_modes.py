@@ -9,12 +9,12 @@ import torch
 from checked_cache import CheckedCache
 from default_specs import A_FEW, PRESETS, SMALL
 from runs import plain_cache, with_attention
+from support import modes
+from support.architectures import tiny_model
+from support.modes import MODES, compare_modes
 
 from quantkv import QuantizedCache
 from quantkv.models import random_model
-from quantkv.support import modes
-from quantkv.support.architectures import tiny_model
-from quantkv.support.modes import MODES, compare_modes
 
 SPEC = "exact+r8+f8+s2+k8+sliding"
 MODELS = ("random-llama", "random-qwen2", "random-gemma3", "random-mistral:sliding_window=24")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from runs import token_ids, with_attention
+from support.architectures import tiny_model
 from transformers import AttentionMaskInterface
 
 from quantkv import QuantizedCache, UnsupportedError, cache_argument, simulate
 from quantkv.cache.hooks import quantkv_attention, register
-from quantkv.support.architectures import tiny_model
 
 EXACT = "exact+r8+f4+s2+k8"
 SWITCHED_AND_LOADED = """

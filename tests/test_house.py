@@ -29,7 +29,7 @@ ROOMS = """
     measurements
     checking report
     sweep
-    comparison watching harness support testing bench
+    comparison watching harness testing bench
     commands
     registration
     __init__

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from biased import bias_keys
+from support.architectures import tiny_model
 from transformers import DynamicCache
 from typer.testing import CliRunner
 
@@ -24,7 +25,6 @@ from quantkv.measurements.inside.prediction import (
     rank_correlation,
 )
 from quantkv.models import random_model
-from quantkv.support.architectures import tiny_model
 
 IDS = torch.randint(256, (160,), generator=torch.Generator().manual_seed(0))
 WINDOW = "+r8+f16+s2"

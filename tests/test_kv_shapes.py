@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from runs import live_bytes, logits_in_calls, plain_cache, token_ids, with_attention
+from support import architectures
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -16,7 +17,6 @@ from quantkv.cache.kv_shapes import kv_shapes
 from quantkv.planner import plan
 from quantkv.planner.probe import probe
 from quantkv.quiet import quiet
-from quantkv.support import architectures
 from quantkv.sweep.fitting import fit
 
 WINDOW = "+r8+f8+s2+k8"

@@ -12,12 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import IMPLEMENTATIONS, left_padded, logits_in_calls, plain_cache, token_ids, with_attention
+from support.architectures import tiny_model
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, EncoderDecoderCache
 
 from quantkv import QuantizedCache, QuantKVError, cache_argument, simulate
 from quantkv.cache.padding import counted_padding
-from quantkv.support.architectures import tiny_model
 
 EXACT = "exact+r8+f4+s2+k8+sliding"
 LOSSY = "k.int8-channel@g16+v.int8-head+r8+f16+s2+k8+sliding"

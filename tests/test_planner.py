@@ -14,6 +14,7 @@ from default_specs import A_FEW, DEFAULT_SPECS, PRESETS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import live_bytes, token_ids
+from support.architectures import tiny_model
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from typer.testing import CliRunner, Result
 
@@ -30,7 +31,6 @@ from quantkv.planner.planning import largest, longest
 from quantkv.planner.probe import probe
 from quantkv.planner.sizes import both_sizes, machine_memory, parse_size
 from quantkv.planner.table import plan_table
-from quantkv.support.architectures import tiny_model
 
 FAMILIES = (
     "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "mistral", "phi3", "gpt2", "falcon", "gpt_bigcode",

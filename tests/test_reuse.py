@@ -13,13 +13,13 @@ from default_specs import A_FEW, DEFAULT_SPECS, PRESETS
 from runs import left_padded, live_bytes, logits_in_calls, plain_cache, token_ids, with_attention
 from safetensors import safe_open
 from safetensors.torch import save_file
+from support.architectures import tiny_model
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
 import quantkv.cache.saving
 from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument
 from quantkv.models import random_model
-from quantkv.support.architectures import tiny_model
 
 PREFIX, REST = 90, 25
 

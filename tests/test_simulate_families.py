@@ -8,6 +8,7 @@ import pytest
 import torch
 from families import family_model
 from runs import left_padded, logits_in_calls, positions, with_attention
+from support.architectures import tiny_model
 from torch import Tensor
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -29,7 +30,6 @@ from quantkv.measurements.packed_reads import packed_read_fraction
 from quantkv.measurements.prefill import prefilled
 from quantkv.models import byte_tokenizer
 from quantkv.quiet import quiet
-from quantkv.support.architectures import tiny_model
 
 SPEC = "int4-head+r8+f4+s2+sliding"
 SPECS = (SPEC, "k.int4-channel@g16+r8+f16+v.int4-head+r4+f4+s2+k8+sliding")

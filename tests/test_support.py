@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-
-from quantkv.support.architectures import INTRODUCTION, NO_PASS, Support, examine, markdown
-from quantkv.support.modes import MODES, ModeResults
+from support.architectures import INTRODUCTION, NO_PASS, Support, examine, markdown
+from support.modes import MODES, ModeResults
 
 PAGE = Path(__file__).parent.parent / "docs" / "support.md"
 SAMPLE = {

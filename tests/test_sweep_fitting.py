@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support import architectures
 
 from quantkv.errors import QuantKVError
 from quantkv.models.synthetic import byte_tokenizer
@@ -15,7 +16,6 @@ from quantkv.peers import parse_peer
 from quantkv.rows.files import read_rows
 from quantkv.rows.settings import Policy
 from quantkv.spec import parse_spec
-from quantkv.support import architectures
 from quantkv.sweep.config import validate
 from quantkv.sweep.fitting import fit, without_effect
 from quantkv.sweep.local import LocalMeasure

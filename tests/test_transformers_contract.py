@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from runs import logits_in_calls, token_ids, with_attention
+from support import modes
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -19,7 +20,6 @@ from quantkv.attention import AttentionOptions, attend
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.sliding import QuantizedSlidingLayer
 from quantkv.models import random_model
-from quantkv.support import modes
 
 PAIRS = [
     (QuantizedLayer, CacheLayerMixin), (QuantizedLayer, DynamicLayer),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from runs import IMPLEMENTATIONS, token_ids
+from support.architectures import tiny_model
 from transformers import (
     AutoModelForCausalLM,
     BartConfig,
@@ -25,7 +26,6 @@ from transformers import (
 
 from quantkv import QuantizedCache, QuantKVError, cache_argument, use
 from quantkv.models import load_model
-from quantkv.support.architectures import tiny_model
 
 EXACT = "exact+r8+f4+s2+k8"
 SETTINGS = {"do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}

@@ -29,7 +29,7 @@ from quantkv.cache.names import IMPLEMENTATION, cache_argument
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import UnsupportedError
-from quantkv.support.modes import MODES, ModeResults, compare_modes, error_line
+from support.modes import MODES, ModeResults, compare_modes, error_line
 
 INTRODUCTION = f"""\
 # Which models
