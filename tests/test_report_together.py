@@ -11,7 +11,7 @@ from rows import memory_row, quality_row, sweep_rows
 from quantkv.errors import QuantKVError
 from quantkv.report import write_report
 from quantkv.report.plots import draw_together
-from quantkv.report.together import drawable, joints, markdown_together, said_together
+from quantkv.report.together import joints, markdown_together, pictures_together, said_together
 from quantkv.studies.study import studies
 from quantkv.sweep.config import Report
 
@@ -71,7 +71,8 @@ def test_a_caption_says_once_what_holds_for_all_and_under_its_name_what_does_not
 
 def test_a_figure_has_a_panel_for_each_study_under_its_name() -> None:
     (joint,) = joints(studies(GRID), ["model", "dtype"])
-    assert set(drawable(joint, ["kl", "memory", "overview", "retrieval"])) == {"kl", "memory"}
+    found = pictures_together(joint, ["kl", "memory", "overview", "retrieval"])
+    assert {picture.name for picture in found} == {"kl", "memory"}
     figure = draw_together(joint.studies, joint.labels, "kl")
     assert [ax.get_title(loc="left") for ax in figure.axes] == list(joint.labels)
     for ax, study in zip(figure.axes, joint.studies):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from quantkv.errors import QuantKVError
 from quantkv.measurements.kind import kind
 from quantkv.report.figures import titles
 from quantkv.report.kind_tables import caption
+from quantkv.report.picture import Picture
 from quantkv.studies.groups import Row, groups
 from quantkv.studies.kind import tabled
 from quantkv.wording.parts import DIGITS
@@ -23,34 +23,26 @@ if TYPE_CHECKING:
 FACTS, ERRORS = "inspection.json", "errors.csv"
 
 
-@dataclass(frozen=True)
-class Extra:
-    """A figure by its name in the settings, the stem of its files, and what it must say of itself."""
-
-    name: str
-    stem: str
-    caption: str
-    draw: Callable[[], Figure]
-
-
-def extra_figures(rows: Sequence[Row], inspections: Iterable[Path]) -> list[Extra]:
+def extra_figures(rows: Sequence[Row], inspections: Iterable[Path]) -> list[Picture]:
     """Those that can be drawn: retrieval needs rows with numbers, layers inspections of some format."""
     places = [(own, name) for own in tabled() for name in kind(own).figures]
-    pictures = [extra for own, name in places for extra in _pictures(rows, own, name)]
+    pictures = [picture for own, name in places for picture in _pictures(rows, own, name)]
     folders = [folder for folder in inspections if (folder / ERRORS).read_text(encoding="utf-8").strip()]
     layers = [
-        Extra("layers", stem, _inspection_caption(_facts(folder)), partial(_layers, folder))
+        Picture(
+            "layers", stem, titles()["layers"], _inspection_caption(_facts(folder)), partial(_layers, folder)
+        )
         for stem, folder in _numbered("layers", folders)
     ]
     return pictures + layers
 
 
-def _pictures(rows: Sequence[Row], own: str, name: str) -> Iterator[Extra]:
+def _pictures(rows: Sequence[Row], own: str, name: str) -> Iterator[Picture]:
     """One for each table of the kind that has numbers."""
     found = [group for group in groups(rows, own) if any(row["status"] == "ok" for row in group.rows)]
     for group in found:
         stem = f"{name}-{group.slug}" if len(found) > 1 else name
-        yield Extra(name, stem, caption(group), partial(kind(own).picture, name, group))
+        yield Picture(name, stem, titles()[name], caption(group), partial(kind(own).picture, name, group))
 
 
 def inspections_in(folder: Path) -> list[Path]:
@@ -89,7 +81,3 @@ def _inspection_caption(facts: dict[str, Any]) -> str:
         f"{facts.get('model')}{weights}. {facts.get('queries')} queries over {facts.get('context')} cached "
         f"tokens of {facts.get('text')}{digest}; errors relative to the root mean square of the exact tensor."
     )
-
-
-def described(extra: Extra) -> str:
-    return f"{titles()[extra.name]} {extra.caption}"

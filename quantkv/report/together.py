@@ -6,11 +6,12 @@ study, as in its own table; in a figure each study has a panel, with the same co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quantkv.report.figures import figure_title, kinds_of
-from quantkv.report.markup import latex_figure
+from quantkv.report.picture import Picture
 from quantkv.report.tables import Block, by_context, latex_lines, markdown_lines
 from quantkv.studies.best import rule
 from quantkv.studies.captions import marks, sentences
@@ -79,23 +80,19 @@ def tables_together(joint: Joint, kinds: Iterable[str]) -> dict[str, str]:
     return {f"{joint.stem}.{kind}": writers[kind](joint) for kind in kinds if kind in writers}
 
 
-def drawable(joint: Joint, wanted: Iterable[str]) -> dict[str, Joint]:
-    """The figures that at least two of the studies have numbers for, and those studies."""
-    from quantkv.report.plots import can_draw
-
-    found = {}
+def pictures_together(joint: Joint, wanted: Iterable[str]) -> Iterator[Picture]:
+    """The figures that at least two of the studies have numbers for, of these studies."""
     for name in wanted:
         if kinds_of(name) and name != "overview":
+            from quantkv.report.plots import can_draw, draw_together
+
             own = [pair for pair in zip(joint.studies, joint.labels) if can_draw(pair[0], name)]
             if len(own) > 1:
-                found[name] = Joint(f"{name}-{joint.stem}", *zip(*own))
-    return found
-
-
-def figure_together(name: str, joint: Joint, file: str) -> str:
-    """The figure environment; ``joint`` has the studies that are drawn."""
-    shown = f"{figure_title(name, joint.studies[0])} A panel for each model, with axes of its own."
-    return latex_figure(file, f"{shown} {said_together(joint, kinds_of(name))}", wide=True)
+                drawn = Joint(f"{name}-{joint.stem}", *zip(*own))
+                says = f"{figure_title(name, drawn.studies[0])} A panel for each model, with axes of its own."
+                said = said_together(drawn, kinds_of(name))
+                draw = partial(draw_together, drawn.studies, drawn.labels, name)
+                yield Picture(name, drawn.stem, says, said, draw)
 
 
 def said_together(joint: Joint, kinds: Iterable[str] | None = None) -> str:

@@ -14,22 +14,20 @@ from typing import Any
 from quantkv.drawing.style import WIDTHS
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
-from quantkv.report.extras import Extra, described, extra_figures
-from quantkv.report.figures import FILES, OTHER_NAMES, figure_title, kinds_of, titles
+from quantkv.report.extras import extra_figures
+from quantkv.report.figures import FILES, OTHER_NAMES, kinds_of, titles
 from quantkv.report.kind_tables import kind_tables
-from quantkv.report.markup import csv, latex_figure
+from quantkv.report.markup import csv
+from quantkv.report.picture import Picture, pictures_of
 from quantkv.report.stale import figures_shown, remove_stale
 from quantkv.report.tables import latex_table, markdown_table
-from quantkv.report.together import PARTS, drawable, figure_together, joints, tables_together
-from quantkv.studies.captions import caption
+from quantkv.report.together import PARTS, joints, pictures_together, tables_together
 from quantkv.studies.kind import tabled
 from quantkv.studies.study import Row, Study, studies, summary_frame
 from quantkv.wording.escapes import markdown
 
 TABLES = ("md", "tex", "csv")
 PAGE = "report.html"
-FigureFiles = Mapping[str, list[str]]
-"""Figure to its file names."""
 
 
 @dataclass
@@ -49,6 +47,25 @@ class _Folder:
             self.problems.append(f"cannot write {path}: {error.strerror}")
         else:
             self.written.append(path)
+
+    def write_texts(self, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            self.write(name, text.encode())
+
+    def write_list(
+        self, name: str, pictures: Sequence[Picture], kinds: Sequence[str], texts: Sequence[str]
+    ) -> None:
+        """A figure environment for each, in the order in which they are written."""
+        if pictures and "tex" in texts:
+            self.write(name, "\n".join(picture.latex(kinds) for picture in pictures).encode())
+
+    def write_pictures(self, pictures: Iterable[Picture], kinds: Sequence[str]) -> None:
+        for picture in pictures:
+            from quantkv.drawing.figure import rendered
+
+            figure = picture.draw()
+            for kind in kinds:
+                self.write(f"{picture.stem}.{kind}", rendered(figure, kind))
 
 
 def write_report(
@@ -73,8 +90,8 @@ def write_report(
     figures that nothing was measured for, and of those that an earlier report left and this one removes.
     """
     legal = tuple(titles())
-    asked = legal if figures is None else figures
-    wanted = _known("figure", (OTHER_NAMES.get(name, name) for name in asked), legal)
+    given = legal if figures is None else figures
+    wanted = _known("figure", (OTHER_NAMES.get(name, name) for name in given), legal)
     kinds = _known("file type", files, FILES)
     texts = _known("table", tables, TABLES)
     _known("width", [width], tuple(WIDTHS))
@@ -88,20 +105,18 @@ def write_report(
         )
     folder = _Folder(_place(results, out))
     shown = figures_shown(folder.path) if {"md", "tex"} & set(texts) else set()
-    plan = {study.slug: _planned(study, wanted, kinds, len(found) > 1) for study in found}
-    for name, text in (_tables(rows, found, plan, wanted, texts) if found else {}).items():
-        folder.write(name, text.encode())
-    for name, text in kind_tables(rows, texts).items():
-        folder.write(name, text.encode())
-    if "tex" in texts and (figures_tex := _tex_figures(found, plan, extras, kinds)):
-        folder.write("figures.tex", figures_tex.encode())
-    for study in found:
-        _write_figures(study, plan[study.slug], folder, width)
-    _write_extras(extras, folder, kinds)
-    _write_together(found, across, folder, (wanted, kinds, texts), tell)
-    _say_absent(wanted if kinds else [], plan, extras, tell)
+    asked = wanted if kinds else []
+    own = [(study, list(pictures_of(study, asked, width, several=len(found) > 1))) for study in found]
+    pictures = [*(picture for _, drawn in own for picture in drawn), *extras]
+    folder.write_texts(_tables(rows, own, wanted, kinds, texts) if found else {})
+    folder.write_texts(kind_tables(rows, texts))
+    folder.write_list("figures.tex", pictures, kinds, texts)
+    folder.write_pictures(pictures, kinds)
+    _write_together(found, across, folder, (asked, kinds, texts), tell or _say_nothing)
+    if absent := [name for name in asked if name not in {picture.name for picture in pictures}]:
+        (tell or _say_nothing)(f"not drawn, for lack of numbers: {', '.join(absent)}")
     if not folder.problems:
-        _remove_earlier(folder, shown, tell)
+        _remove_earlier(folder, shown, tell or _say_nothing)
     if html:
         from quantkv.report.html import page
 
@@ -111,31 +126,23 @@ def write_report(
     return folder.written
 
 
-def _say_absent(
-    wanted: Sequence[str],
-    plan: Mapping[str, FigureFiles],
-    extras: Sequence[Extra],
-    tell: Callable[[str], None] | None,
-) -> None:
-    drawn = {name for own in plan.values() for name in own} | {extra.name for extra in extras}
-    absent = [name for name in wanted if name not in drawn]
-    if absent and tell is not None:
-        tell(f"not drawn, for lack of numbers: {', '.join(absent)}")
-
-
-def _remove_earlier(folder: _Folder, shown: Collection[str], tell: Callable[[str], None] | None) -> None:
+def _remove_earlier(folder: _Folder, shown: Collection[str], tell: Callable[[str], None]) -> None:
     """Figures of an earlier report, which would look like this one's."""
     try:
         stale = remove_stale(folder.path, shown, {path.name for path in folder.written})
     except OSError as error:
         folder.problems.append(f"cannot remove {error.filename}, of an earlier report: {error.strerror}")
         return
-    if stale and tell is not None:
+    if stale:
         tell(f"removed, of an earlier report: {', '.join(stale)}")
 
 
 def _refuse(problem: str) -> None:
     raise QuantKVError(problem)
+
+
+def _say_nothing(line: str) -> None:
+    pass
 
 
 def _known(what: str, names: Iterable[str], legal: Sequence[str]) -> list[str]:
@@ -160,117 +167,51 @@ def _place(results: Any, out: str | Path | None) -> Path:
     return Path(out) if out is not None else Path(results) / "report"
 
 
-def _planned(study: Study, wanted: Sequence[str], kinds: Sequence[str], several: bool) -> FigureFiles:
-    """The figures there are numbers for, each with its file names."""
-    if not wanted or not kinds:
-        return {}
-    from quantkv.report.plots import can_draw
-
-    names = [name for name in wanted if kinds_of(name) and can_draw(study, name)]
-    stems = {name: f"{name}-{study.slug}" if several else name for name in names}
-    return {name: [f"{stem}.{kind}" for kind in kinds] for name, stem in stems.items()}
-
-
-def _write_figures(study: Study, plan: FigureFiles, folder: _Folder, width: str) -> None:
-    for name, files in plan.items():
-        from quantkv.drawing.figure import rendered
-        from quantkv.report.plots import draw
-
-        figure = draw(study, name, width=_width(name, width))
-        for file in files:
-            folder.write(file, rendered(figure, file.rpartition(".")[2]))
-
-
-def _write_extras(extras: Sequence[Extra], folder: _Folder, kinds: Sequence[str]) -> None:
-    for extra in extras:
-        from quantkv.drawing.figure import rendered
-
-        figure = extra.draw()
-        for kind in kinds:
-            folder.write(f"{extra.stem}.{kind}", rendered(figure, kind))
-
-
 def _write_together(
     found: Sequence[Study],
     across: Sequence[str],
     folder: _Folder,
     made: tuple[Sequence[str], Sequence[str], Sequence[str]],
-    tell: Callable[[str], None] | None,
+    tell: Callable[[str], None],
 ) -> None:
     """Tables, figures and their captions across models or dtypes; ``made`` are figures, their file types and
     the types of tables."""
     wanted, kinds, texts = made
     joined = joints(found, across) if across else []
-    if across and not joined and tell is not None:
+    if across and not joined:
         tell(f"nothing to put together: no two studies differ in {' or '.join(across)} alone")
-    captions = []
+    pictures = []
     for joint in joined:
-        for name, text in tables_together(joint, texts).items():
-            folder.write(name, text.encode())
-        for name, own in (drawable(joint, wanted) if kinds else {}).items():
-            from quantkv.drawing.figure import rendered
-            from quantkv.report.plots import draw_together
-
-            figure = draw_together(own.studies, own.labels, name)
-            files = [f"{own.stem}.{kind}" for kind in kinds]
-            for file in files:
-                folder.write(file, rendered(figure, file.rpartition(".")[2]))
-            captions.append(figure_together(name, own, _included(files)))
-    if captions and "tex" in texts:
-        folder.write("figures-together.tex", "\n".join(captions).encode())
-
-
-def _width(figure: str, width: str) -> str:
-    """Four panels need the whole width of the page."""
-    return "two-column" if figure == "overview" else width
+        folder.write_texts(tables_together(joint, texts))
+        pictures += (drawn := list(pictures_together(joint, wanted)))
+        folder.write_pictures(drawn, kinds)
+    folder.write_list("figures-together.tex", pictures, kinds, texts)
 
 
 def _tables(
     rows: Sequence[Row],
-    found: Sequence[Study],
-    plan: Mapping[str, FigureFiles],
+    own: Sequence[tuple[Study, Sequence[Picture]]],
     wanted: Sequence[str],
     kinds: Sequence[str],
+    texts: Sequence[str],
 ) -> dict[str, str]:
     """File name to text."""
-    texts: dict[str, str] = {}
-    if "md" in kinds:
-        texts["table.md"] = "\n".join(_section(study, plan[study.slug], wanted) for study in found)
-    if "tex" in kinds:
-        texts["table.tex"] = "\n".join(latex_table(study) for study in found)
-    if "csv" in kinds:
-        texts["table.csv"] = csv(summary_frame(rows))
-    return texts
+    made: dict[str, Callable[[], str]] = {
+        "md": lambda: "\n".join(_section(study, drawn, wanted, kinds) for study, drawn in own),
+        "tex": lambda: "\n".join(latex_table(study) for study, _ in own),
+        "csv": lambda: csv(summary_frame(rows)),
+    }
+    return {f"table.{ending}": make() for ending, make in made.items() if ending in texts}
 
 
-def _section(study: Study, plan: FigureFiles, wanted: Sequence[str]) -> str:
+def _section(study: Study, drawn: Sequence[Picture], wanted: Sequence[str], kinds: Sequence[str]) -> str:
     """One study in Markdown: table, caption, figures, and what could not be drawn."""
     batch = "" if study.batch == 1 or "batch" in study.told else f", batch {study.batch}"
     lines = [f"## {markdown(study.title)}{batch}", "", markdown_table(study)]
-    for name, files in plan.items():
-        shown = next((file for file in files if file.endswith((".png", ".svg"))), None)
-        said = figure_title(name, study)
-        lines += [f"![{said}]({shown})", "", said, ""] if shown else []
-    absent = [name for name in wanted if kinds_of(name) and name not in plan]
-    lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and plan else []
+    shown = next((kind for kind in kinds if kind in ("png", "svg")), None)
+    for picture in drawn if shown else ():
+        lines += [f"![{picture.says}]({picture.stem}.{shown})", "", picture.says, ""]
+    names = {picture.name for picture in drawn}
+    absent = [name for name in wanted if kinds_of(name) and name not in names]
+    lines += [f"Not drawn, for lack of numbers: {', '.join(absent)}.", ""] if absent and drawn else []
     return "\n".join(lines)
-
-
-def _tex_figures(
-    found: Sequence[Study], plan: Mapping[str, FigureFiles], extras: Sequence[Extra], kinds: Sequence[str]
-) -> str:
-    """A figure environment for every figure, in the order they are written."""
-    texts = []
-    for study in found:
-        for name, files in plan[study.slug].items():
-            said = f"{figure_title(name, study)} {caption(study, kinds_of(name))}"
-            wide = _width(name, "one-column") == "two-column"
-            texts.append(latex_figure(_included(files), said, wide=wide))
-    for extra in extras:
-        files = [f"{extra.stem}.{kind}" for kind in kinds]
-        texts.append(latex_figure(_included(files), described(extra), wide=True))
-    return "\n".join(texts)
-
-
-def _included(files: Sequence[str]) -> str:
-    return next((file for file in files if file.endswith(".pdf")), files[0])
