@@ -16,9 +16,8 @@ from rows import quality_row, sweep_rows
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from quantkv.commands.cli import app
-from quantkv.commands.completion import FORMATS, MODELS
-from quantkv.commands.exits import EXITS
+from quantkv.commands.arguments import FORMATS, MODELS
+from quantkv.commands.cli import EXITS, app
 from quantkv.rows.files import write_row
 
 ROOT = Path(__file__).parents[1]

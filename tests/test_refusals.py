@@ -11,7 +11,7 @@ from runs import logits_in_calls, token_ids, with_attention
 
 from quantkv import QuantizedCache, QuantKVError, parse_spec
 from quantkv.models import load_model, random_model
-from quantkv.sweep.source import parse_yaml
+from quantkv.sweep.reading import parse_yaml
 
 
 @pytest.mark.parametrize(

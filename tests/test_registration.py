@@ -26,14 +26,14 @@ from quantkv.commands.cli import app
 from quantkv.plugins import ImportedFile, Origin, import_file
 from quantkv.policy import POLICIES, Length, Window, register_policy
 from quantkv.rows.files import read_rows
+from quantkv.sweep.answers import Tried
 from quantkv.sweep.config import load_config, validate
-from quantkv.sweep.executors.shared import apart
+from quantkv.sweep.engines import rules
 from quantkv.sweep.grid import expand
 from quantkv.sweep.local import LocalSession
-from quantkv.sweep.rules import rules
+from quantkv.sweep.run import apart
 from quantkv.sweep.runner import work
 from quantkv.sweep.summary import Summary
-from quantkv.sweep.tried import Tried
 from quantkv.testing import check_codec
 
 FAMILY = CodecFamily("half", None, lambda options: Raw(torch.float16), scaled=False)

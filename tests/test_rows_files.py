@@ -14,7 +14,7 @@ from quantkv.errors import QuantKVError
 from quantkv.rows.files import read_rows, row_name, write_row
 from quantkv.rows.frames import load_results, to_frame
 from quantkv.rows.row import strict_json
-from quantkv.sweep.tried import Tried
+from quantkv.sweep.answers import Tried
 
 REQUESTED = {"model": "m", "revision": None, "dtype": "float32", "attn": "quantkv", "format": "int8-head"}
 REQUESTED |= {"spec": "int8-head", "context": 64, "batch": 1, "seed": 0}

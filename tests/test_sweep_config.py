@@ -9,7 +9,7 @@ import pytest
 
 from quantkv.errors import QuantKVError
 from quantkv.sweep.config import Sweep, load_config, validate
-from quantkv.sweep.source import apply_overrides, parse_yaml
+from quantkv.sweep.reading import apply_overrides, parse_yaml
 
 PROTOCOL_EXAMPLE = """
 schema: 1

@@ -24,9 +24,8 @@ from quantkv.rows.files import Row, read_rows
 from quantkv.rows.row import strict_json
 from quantkv.sweep.config import Ray, Sweep, validate
 from quantkv.sweep.executors.ray import placement
-from quantkv.sweep.grid import blocks, expand
+from quantkv.sweep.grid import blocks, expand, of_shard, planned
 from quantkv.sweep.run import run_sweep
-from quantkv.sweep.shards import of_shard, planned
 from quantkv.sweep.summary import Summary, together
 
 CONTEXTS = [64, 128, 256]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from quantkv.commands.cli import app
 from quantkv.sweep.config import validate
-from quantkv.sweep.labels import current_names
+from quantkv.sweep.naming import current_names
 
 SPEC = "k.int4-head+v.int4-head+s4+r8+f32"
 

@@ -12,9 +12,9 @@ from quantkv.data import load_text
 from quantkv.errors import QuantKVError
 from quantkv.rows.claims import prepare_folder
 from quantkv.sweep.config import Sweep, load_config
-from quantkv.sweep.executors.shared import apart
+from quantkv.sweep.fitting import model_config
 from quantkv.sweep.grid import expand
-from quantkv.sweep.preflight import model_config
+from quantkv.sweep.run import apart
 
 YAML = """
 schema: 1

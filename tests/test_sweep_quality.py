@@ -6,8 +6,8 @@ import pytest
 
 from quantkv.errors import QuantKVError
 from quantkv.sweep.config import validate
+from quantkv.sweep.fitting import tokens_needed
 from quantkv.sweep.grid import blocks, expand
-from quantkv.sweep.preflight import tokens_needed
 
 
 def sweep(protocol: Any, **changes: Any) -> Any:

@@ -293,7 +293,7 @@ def test_a_worker_that_dies_before_the_sweep_has_begun_is_one_message(tmp_path: 
 
 
 def test_time_of_arms_that_take_turns_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quantkv.sweep.timing import CellClock
+    from quantkv.sweep.process import CellClock
 
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

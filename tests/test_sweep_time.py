@@ -15,9 +15,8 @@ from quantkv.instruments.awake import LONGEST_SECONDS, TICK_SECONDS, output
 from quantkv.rows.files import read_rows
 from quantkv.sweep.failures import CellTimeout
 from quantkv.sweep.grid import expand
-from quantkv.sweep.process import ProcessSession
+from quantkv.sweep.process import CellClock, ProcessSession
 from quantkv.sweep.run import run_sweep
-from quantkv.sweep.timing import CellClock
 
 FROZEN = 5000.0
 

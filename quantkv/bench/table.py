@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quantkv.wording.numbers import DASH, compact, percent, significant
-from quantkv.wording.wide import print_line, print_wide
+from quantkv.wording.streams import print_line, print_wide
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]

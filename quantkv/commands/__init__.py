@@ -1,4 +1,4 @@
-"""One command of `quantkv` per file, registered in `cli`. They import what costs time only when they run.
+"""The commands of `quantkv`, registered in `cli`. They import what costs time only when they run.
 
 Imported by nothing.
 """

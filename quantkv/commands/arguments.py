@@ -1,30 +1,53 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, what a shell offers for them after TAB, and how results are told."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.completion import complete_format, complete_model
+from quantkv.wording.streams import new_console, print_wide
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        help="a model: built-in name, hub id, folder or .gguf file", autocompletion=complete_model
-    ),
-]
-Format = Annotated[
-    str, typer.Option("--format", "-f", help="a preset or short string", autocompletion=complete_format)
-]
-REPEATABLE = typer.Option(
-    "--format", "-f", help="a preset or short string; repeatable", autocompletion=complete_format
-)
-Formats = Annotated[list[str], REPEATABLE]
-NoneOrMoreFormats = Annotated[list[str] | None, REPEATABLE]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# Spelled out: to ask the packages that know takes seconds of imports at every key. A test holds both equal.
+FORMATS = (
+    "fp32", "fp16", "bf16", "exact", "int8-head", "int4-head", "fp8-e4m3", "int8-channel", "int4-channel",
+    "k8v4", "int8-g32", "int4-g32", "kivi-4", "kivi-2",
+)  # fmt: skip
+MODELS = (
+    "smollm2-135m-instruct-q4_1", "gemma3-270m-q4_k_m", "random-llama", "random-qwen2", "random-qwen3",
+    "random-mistral", "random-gemma3", "random-gpt2",
+)  # fmt: skip
+
+
+def complete_format(incomplete: str) -> list[str]:
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
+def model_argument(help: str) -> Any:
+    return typer.Argument(help=help, autocompletion=complete_model)
+
+
+def format_option(help: str) -> Any:
+    return typer.Option("--format", "-f", help=help, autocompletion=complete_format)
+
+
+Model = Annotated[str, model_argument("a model: built-in name, hub id, folder or .gguf file")]
+Format = Annotated[str, format_option("a preset or short string")]
+Formats = Annotated[list[str], format_option("a preset or short string; repeatable")]
+NoneOrMoreFormats = Annotated[list[str] | None, format_option("a preset or short string; repeatable")]
 Text = Annotated[str, typer.Option(help="python-docs, wikitext-2 or a text file")]
 Dtype = Annotated[str, typer.Option(help="the model's dtype")]
+Results = Annotated[Path, typer.Argument(help="a folder of results")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 Imports = Annotated[
     list[Path] | None,
@@ -41,3 +64,17 @@ def import_files(paths: list[Path] | None) -> None:
 
     for path in paths or []:
         import_file(path)
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def show(as_json: bool, value: Callable[[], Any], parts: Callable[[], Iterable[RenderableType]]) -> None:
+    """Print what was found: its ``value`` as JSON, or its ``parts`` as wide as they are."""
+    if as_json:
+        print_json(value())
+        return
+    console = new_console()
+    for part in parts():
+        print_wide(part, console)

@@ -14,8 +14,7 @@ import typer
 
 from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSettings, SimulateSettings
 from quantkv.errors import QuantKVError
-from quantkv.wording.streams import new_console
-from quantkv.wording.wide import print_line
+from quantkv.wording.streams import new_console, print_line
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.arguments import Dtype, Formats, Json, Model, Text
+from quantkv.commands.arguments import Dtype, Formats, Json, Model, Text, print_json
 from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL, Thresholds
 from quantkv.wording.streams import new_console
 
@@ -51,8 +50,10 @@ def check(
             progress=lambda what, done, total: status.update(f"{what}: window {done + 1} of {total}"),
         )
     facts = {"model": model, "text": text, "dtype": dtype}
-    for line in [json.dumps(facts | answer.to_dict(), indent=2)] if as_json else _lines(answer, facts):
-        typer.echo(line)
+    if as_json:
+        print_json(facts | answer.to_dict())
+    else:
+        typer.echo("\n".join(_lines(answer, facts)))
     raise typer.Exit(answer.verdict.exit_code)
 
 

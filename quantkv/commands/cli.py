@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from quantkv.commands.arguments import Imports, import_files
 from quantkv.commands.bench import app as bench
 from quantkv.commands.check import check
 from quantkv.commands.compare import compare
-from quantkv.commands.describe import describe
-from quantkv.commands.exits import epilog
-from quantkv.commands.formats import formats
-from quantkv.commands.import_rows import import_rows
 from quantkv.commands.inspect import inspect
 from quantkv.commands.lm_eval import SETTINGS, lm_eval
-from quantkv.commands.options import options
 from quantkv.commands.paper import paper
-from quantkv.commands.plan import plan
+from quantkv.commands.plan import describe, formats, plan
 from quantkv.commands.report import report
-from quantkv.commands.results import results
+from quantkv.commands.results import import_rows, results
 from quantkv.commands.sweep import sweep
 from quantkv.commands.watch import watch
 from quantkv.errors import QuantKVError
+from quantkv.version import __version__
 from quantkv.wording.escapes import visible
 from quantkv.wording.streams import READER_GONE, drop_output, prepare
+
+EXITS = {
+    0: "done; nothing got worse",
+    2: "wrong input, said in a line for each thing, or a file that cannot be read or written",
+    3: "some cells failed, or could not be measured",
+    10: "check: caution",
+    11: "check: unfit",
+    12: "compare: a number got worse",
+    130: "interrupted by Ctrl-C",
+    141: "the reader of the output went away, as with `| head`; a sweep goes on without it",
+}
+"""What a command ends with. The one list: `quantkv --help` shows it, docs/cli.md holds the same."""
 
 
 class Commands(TyperGroup):
@@ -74,6 +83,23 @@ def _empty(before: str, argument: str) -> str | None:
     return None if argument else name
 
 
+def print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"quantkv {__version__}")
+        raise typer.Exit
+
+
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="print the version and exit"),
+    ] = False,
+    imports: Imports = None,
+) -> None:
+    """Options of the command itself, `--version` and `--import FILE`."""
+    import_files(imports)
+
+
 # Idle OpenMP threads that spin make torch many times slower as soon as anything else runs on the machine.
 # Read once, when torch is imported, and inherited by the processes of memory cells.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -82,7 +108,7 @@ app = typer.Typer(
     cls=Commands,
     name="quantkv",
     help="Quantized KV caches: the bytes they hold, the speed they have, the quality they cost.",
-    epilog=epilog(),
+    epilog="Exit codes: " + ". ".join(f"{code} {words}" for code, words in EXITS.items()) + ".",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quantkv.commands.arguments import Json
-from quantkv.commands.completion import complete_format
-from quantkv.wording.streams import new_console
-from quantkv.wording.wide import print_wide
+from quantkv.commands.arguments import Json, format_option, show
 
 
 def compare(
@@ -21,12 +17,7 @@ def compare(
     ] = None,
     formats: Annotated[
         list[str] | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="given twice: the first format in A beside the second in B, or in A too",
-            autocompletion=complete_format,
-        ),
+        format_option("given twice: the first format in A beside the second in B, or in A too"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -35,12 +26,7 @@ def compare(
     from quantkv.comparison import compare as look
 
     found = look(a, b, formats=formats)
-    if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
-    else:
-        from quantkv.comparison.table import comparison_lines
+    from quantkv.comparison.table import comparison_lines
 
-        console = new_console()
-        for part in comparison_lines(found):
-            print_wide(part, console)
+    show(as_json, found.to_dict, lambda: comparison_lines(found))
     raise typer.Exit(found.exit_code)

@@ -14,12 +14,11 @@ from quantkv.planner.sizes import both_sizes, size
 from quantkv.rows.cell import Cell
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.costs import Past, cell_costs
-from quantkv.sweep.grid import blocks
+from quantkv.sweep.fitting import check_limit, model_config
+from quantkv.sweep.grid import blocks, planned
 from quantkv.sweep.naming import ModelNames
-from quantkv.sweep.preflight import check_limit, model_config
 from quantkv.sweep.progress import duration
-from quantkv.sweep.shards import planned
-from quantkv.wording.wide import print_line, print_wide
+from quantkv.wording.streams import print_line, print_wide
 
 TOO_LARGE = "!"
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.arguments import Dtype, Json, Model, NoneOrMoreFormats, Text
+from quantkv.commands.arguments import Dtype, Json, Model, NoneOrMoreFormats, Text, print_json
 from quantkv.errors import QuantKVError
-from quantkv.wording.streams import new_console
-from quantkv.wording.wide import print_line, print_wide
+from quantkv.wording.streams import new_console, print_line, print_wide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +104,7 @@ def _report(
         _print(seen, damage, correlation, console)
     paths = write_inspection(seen, damage, facts, out, drawn)
     if console is None:
-        typer.echo(json.dumps(_told(seen, damage, facts, paths), indent=2))
+        print_json(_told(seen, damage, facts, paths))
         return
     for path in paths:
         print_line(f"  {path}", console)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quantkv.commands.arguments import Json
+from quantkv.commands.arguments import Json, print_json
 from quantkv.errors import QuantKVError
-from quantkv.wording.streams import new_console
-from quantkv.wording.wide import print_line
+from quantkv.wording.streams import new_console, print_line
 
 
 def paper(
@@ -30,7 +28,7 @@ def paper(
     problems: list[str] = []
     written = write_paper(folder, warn=problems.append, tell=tell)
     if as_json:
-        typer.echo(json.dumps({"files": [str(path) for path in written]}, indent=2))
+        print_json({"files": [str(path) for path in written]})
     else:
         for path in written:
             tell(f"  {path}")

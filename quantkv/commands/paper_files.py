@@ -19,7 +19,7 @@ from quantkv.report.figures import titles
 from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows
 from quantkv.sweep.config import Report
-from quantkv.sweep.source import read_yaml
+from quantkv.sweep.reading import read_yaml
 from quantkv.wording.messages import lines
 
 ROWS, SETTINGS, OUT = "rows", "paper.yaml", "paper"

@@ -1,35 +1,23 @@
-"""`quantkv plan`: bytes of a model's cache, longest context and largest batch, without its weights."""
+"""`quantkv plan`, `describe` and `formats`: what a cache will take, told without a model's weights."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quantkv.commands.arguments import Json
-from quantkv.commands.completion import complete_format, complete_model
+from quantkv.commands.arguments import Format, Json, Model, format_option, model_argument, show
 from quantkv.wording.streams import new_console
-from quantkv.wording.wide import print_wide
 
 
 def plan(
     model: Annotated[
-        str,
-        typer.Argument(
-            help="a built-in name, hub id, folder, config.json or .gguf file; no weights are read",
-            autocompletion=complete_model,
-        ),
+        str, model_argument("a built-in name, hub id, folder, config.json or .gguf file; no weights are read")
     ],
     formats: Annotated[
         list[str] | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="a preset or short string, repeatable; 'presets' for all of them, the default",
-            autocompletion=complete_format,
-        ),
+        format_option("a preset or short string, repeatable; 'presets' for all of them, the default"),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="such as 24GB or 24GiB; default: this machine's GPU, else its RAM")
@@ -70,11 +58,26 @@ def plan(
         from quantkv.planner.figure import write_plan_figure
 
         write_plan_figure(found, figure)
-    if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
-        return
     from quantkv.planner.table import plan_table
 
-    console = new_console()
-    for part in plan_table(found):
-        print_wide(part, console)
+    show(as_json, found.to_dict, lambda: plan_table(found))
+
+
+def describe(
+    model: Model,
+    format: Format,
+    context: Annotated[int, typer.Option(min=1, help="cached tokens")] = 2048,
+    as_json: Json = False,
+) -> None:
+    """Show, layer by layer, what a format does to a model's cache and the bytes it will hold."""
+    from quantkv.planner.describe import describe_cache
+
+    found = describe_cache(model, format, context)
+    show(as_json, found.to_dict, found.parts)
+
+
+def formats(as_json: Json = False) -> None:
+    """List the named formats: their short string, size, and which tokens stay exact."""
+    from quantkv.planner.formats import format_records, formats_table
+
+    show(as_json, lambda: {"formats": format_records()}, lambda: [formats_table()])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.arguments import Json
+from quantkv.commands.arguments import Json, Results, print_json
 from quantkv.commands.reporting import Written, print_report
 from quantkv.errors import QuantKVError
 from quantkv.wording.streams import new_console
@@ -21,7 +20,7 @@ NO_ROWS_OF = "no row in {folder} is of a cell of {config}; without --config, eve
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="a folder of results")],
+    folder: Results,
     config: Annotated[
         Path | None,
         typer.Option(help="a sweep's YAML file: the report that this sweep ends with, of its cells alone"),
@@ -53,7 +52,7 @@ def report(
         written = print_report(rows, folder, out or folder / "report", chosen, console, table=not as_json)
     written.problems[:0] = problems
     if as_json and rows:
-        typer.echo(json.dumps(_told(rows, written), indent=2))
+        print_json(_told(rows, written))
     written.end()
     if not rows:
         raise QuantKVError((NO_ROWS_OF if config else NO_ROWS).format(folder=folder, config=config))
@@ -67,7 +66,7 @@ def _chosen(
 
     if config is None:
         return rows, Report()
-    from quantkv.sweep.labels import current_names
+    from quantkv.sweep.naming import current_names
     from quantkv.watching.planned import PlannedCells
 
     plan = PlannedCells(config, folder)

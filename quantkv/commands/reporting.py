@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
-from quantkv.wording.wide import print_line
+from quantkv.wording.streams import print_line
 
 if TYPE_CHECKING:
     from rich.console import Console

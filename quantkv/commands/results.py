@@ -1,4 +1,4 @@
-"""`quantkv results`: what a folder holds, whether it is whole, and rid of what other versions made."""
+"""`quantkv results` and `import`: what a folder holds, whether it is whole, and what comes and goes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkv.commands.arguments import Json, Results, print_json
 from quantkv.errors import QuantKVError
 from quantkv.rows.kinds import BUILT_IN, names
 from quantkv.rows.row import STATUSES
 from quantkv.wording.escapes import one_line
-from quantkv.wording.streams import new_console
-from quantkv.wording.wide import print_wide
+from quantkv.wording.streams import new_console, print_wide
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +25,7 @@ Words = list[str] | None
 
 
 def results(
-    folder: Annotated[Path, typer.Argument(help="a folder of results")],
+    folder: Results,
     kind: Annotated[
         Words, typer.Option(help=f"{', '.join(BUILT_IN)}, or one of your own; repeatable, as all filters")
     ] = None,
@@ -83,7 +83,6 @@ def _passes(row: dict[str, Any], filters: dict[str, Any]) -> bool:
 
 
 def _list(chosen: list[Stored], as_json: bool) -> None:
-
     if as_json:
         typer.echo(json.dumps([entry.row for entry in chosen], indent=1))
         return
@@ -92,7 +91,7 @@ def _list(chosen: list[Stored], as_json: bool) -> None:
     counts = {status: sum(entry.row["status"] == status for entry in chosen) for status in STATUSES}
     typer.echo(", ".join([f"{len(chosen)} rows", *(f"{n} {status}" for status, n in counts.items() if n)]))
     for line in _checkpoints(chosen):
-        typer.echo(line if as_json else one_line(line))
+        typer.echo(one_line(line))
 
 
 def _checkpoints(chosen: list[Stored]) -> Iterator[str]:
@@ -142,3 +141,22 @@ def _prune(chosen: list[Stored], yes: bool, as_json: bool) -> None:
 def _say_lines(lines: list[str], values: list[str], as_json: bool) -> None:
     for line in [json.dumps(values, indent=1)] if as_json else lines:
         typer.echo(line)
+
+
+def import_rows(
+    file: Annotated[Path, typer.Argument(help="a .csv, .json or .yaml file with model, format, context, …")],
+    source: Annotated[
+        str | None, typer.Option(help="where the numbers are from, such as 'KIVI, table 3'")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="the results folder")] = Path("results/sweep"),
+    as_json: Json = False,
+) -> None:
+    """Import numbers that others measured; reports show them apart and never rank them."""
+    from quantkv.rows.published import import_file
+
+    written = import_file(file, out, source)
+    if as_json:
+        rows = [json.loads(path.read_text(encoding="utf-8")) for path in written]
+        print_json({"rows": rows, "files": [str(path) for path in written]})
+    else:
+        typer.echo(f"{len(written)} rows imported into {out}")

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.commands.arguments import Imports, Json, import_files
+from quantkv.commands.arguments import Imports, Json, import_files, print_json
 from quantkv.commands.reporting import Written, print_report
-from quantkv.wording.streams import new_console
-from quantkv.wording.wide import print_line
+from quantkv.wording.streams import new_console, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,16 +18,15 @@ if TYPE_CHECKING:
     from quantkv.sweep.config import Sweep
     from quantkv.sweep.summary import Summary
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override a setting, as in --set 'contexts=[512,1024]'"),
-]
-
 
 def sweep(
-    config: ConfigFile,
-    overrides: SetOption = None,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the sweep's YAML file")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="override a setting, as in --set 'contexts=[512,1024]'"
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="results folder, instead of run.out")] = None,
     executor: Annotated[
         str | None, typer.Option(help="local, ray or slurm, instead of run.executor; see docs/cluster.md")
@@ -56,14 +54,14 @@ def _show_grid(settings: Sweep, console: Console, as_json: bool) -> None:
     with console.status("starting"):
         from quantkv.commands.dry_run import grid, print_grid
     if as_json:
-        typer.echo(json.dumps(grid(settings), indent=2))
+        print_json(grid(settings))
     else:
         print_grid(settings, console)
 
 
 def _measure(settings: Sweep, console: Console, as_json: bool) -> None:
     with console.status("starting"):
-        from quantkv.sweep.labels import current_names
+        from quantkv.sweep.naming import current_names
         from quantkv.sweep.run import run_sweep
     summary = run_sweep(settings, console=console)
     rows = [] if summary.interrupted else current_names(summary.rows(), settings)
@@ -72,7 +70,7 @@ def _measure(settings: Sweep, console: Console, as_json: bool) -> None:
     if rows:
         written = print_report(rows, folder, folder / "report", settings.report, console, table=not as_json)
     if as_json:
-        typer.echo(json.dumps(_told(summary, written), indent=2))
+        print_json(_told(summary, written))
     else:
         _print_summary(summary, console)
     written.end()

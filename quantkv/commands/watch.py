@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quantkv.commands.arguments import Results, print_json
 from quantkv.wording.streams import can_redraw, new_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from quantkv.watching.planned import PlannedCells
     from quantkv.watching.snapshot import Folder, Snapshot
 
 SECONDS = 1.0
@@ -23,7 +22,7 @@ FAILED = 3
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="a folder of results")],
+    folder: Results,
     config: Annotated[
         Path | None,
         typer.Option(help="the sweep's YAML file: what is still to come, and how long that takes"),
@@ -35,9 +34,14 @@ def watch(
 
     from quantkv.watching.snapshot import Folder
 
-    watched = Folder(folder, _plan(config, folder))
+    plan = None
+    if config is not None:
+        from quantkv.watching.planned import PlannedCells
+
+        plan = PlannedCells(config, folder)
+    watched = Folder(folder, plan)
     if as_json:
-        typer.echo(json.dumps(watched.look().to_dict(), indent=2))
+        print_json(watched.look().to_dict())
         return
     console = new_console()
     if once:
@@ -47,14 +51,6 @@ def watch(
         return
     last = _live(watched, console) if can_redraw(console) else _lines(watched)
     raise typer.Exit(FAILED if last.status("failed") else 0)
-
-
-def _plan(config: Path | None, folder: Path) -> PlannedCells | None:
-    if config is None:
-        return None
-    from quantkv.watching.planned import PlannedCells
-
-    return PlannedCells(config, folder)
 
 
 def _live(folder: Folder, console: Console) -> Snapshot:

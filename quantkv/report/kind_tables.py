@@ -16,7 +16,7 @@ from quantkv.studies.groups import Group, Row, groups, part_of
 from quantkv.studies.kind import reported, tabled
 from quantkv.wording.escapes import latex, markdown, paragraph
 from quantkv.wording.numbers import DASH
-from quantkv.wording.wide import print_wide
+from quantkv.wording.streams import print_wide
 
 
 def kind_tables(rows: Sequence[Row], endings: Iterable[str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from quantkv.studies.columns import shown_columns
 from quantkv.studies.notes import quality_notes, remarks
 from quantkv.studies.study import Row, Study, studies
 from quantkv.wording.numbers import tokens
-from quantkv.wording.wide import print_wide
+from quantkv.wording.streams import print_wide
 
 VERDICT_STYLES = {"unfit": "white on red", "caution": "yellow", "flagged": "yellow"}
 

@@ -1,13 +1,17 @@
-"""Which rows answer a cell, told without its model: those that a sweep would find finished, if model, content
-of the text and machine are still what they were."""
+"""Which rows answer a cell.
+
+Without its model, those do that a sweep would find finished, if model, content of the text and machine are
+still what they were.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from quantkv.rows.cell import Cell
-from quantkv.rows.files import Row
+from quantkv.rows.files import Row, read_rows
 from quantkv.rows.kinds import known
 from quantkv.rows.upkeep import outdated
 
@@ -59,3 +63,30 @@ def _same_sample(row: Row, cell: Cell) -> bool:
         same = same and row["requested"].get("seed") == cell.seed
     threads = cell.protocol.get("threads")
     return same and threads in (None, protocol.get("threads"))
+
+
+class Tried:
+    """The rows in a folder when a sweep began: what others try meanwhile is not tried again."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self._before = {path.name: _changed(path) for path in out.glob("*.json")}
+
+    def status(self, kind: str, key: str) -> str | None:
+        """The status of a cell that needs no measuring: finished at any time, or tried since the start."""
+        for path in self.out.glob(f"{kind}-*-{key[:12]}.json"):
+            for row in read_rows(path, warn=lambda _: None):
+                if row["key"] == key and (row["status"] == "ok" or self._is_new(path)):
+                    return str(row["status"])
+        return None
+
+    def _is_new(self, path: Path) -> bool:
+        return self._before.get(path.name) != _changed(path)
+
+
+def _changed(path: Path) -> int | None:
+    """When a file was last written; None for one that is gone by now, or leads nowhere."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

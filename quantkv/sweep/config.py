@@ -26,7 +26,7 @@ from quantkv.report.figures import titles
 from quantkv.rows.axes import Axes
 from quantkv.rows.kinds import measured
 from quantkv.rows.settings import NonNegative, OneOrMore, Positive, Section
-from quantkv.sweep.source import apply_overrides, read_yaml
+from quantkv.sweep.reading import apply_overrides, read_yaml
 from quantkv.wording.messages import lines
 from quantkv.wording.suggestions import not_one_of
 

@@ -1,8 +1,9 @@
-"""The engine in a cell's key. It decides times and, token by token, what is generated, but no quality number:
-the decode-exact pass encodes, decodes and attends in PyTorch, whichever engine serves.
+"""What a cell's key says of the engine that serves it, and of rules that are no part of quantkv.
 
-So quality cells of every native build have one key, with the engine that the first rows name, and rows under
-the keys of other builds, or of no build, answer them too.
+An engine decides times and, token by token, what is generated, but no quality number: the decode-exact pass
+encodes, decodes and attends in PyTorch, whichever engine serves. So quality cells of every native build have
+one key, with the engine that the first rows name, and rows under the keys of other builds, or of no build,
+answer them too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from quantkv.arms.arm import Arm
+from quantkv.codecs.registry import FAMILIES
+from quantkv.peers.peer import Peer
+from quantkv.plugins import Origin
+from quantkv.policy import POLICIES
 from quantkv.rows.kinds import known
+from quantkv.spec.specs import CacheSpec
 
 OF_QUALITY = "native-v4"
 ENGINES = (OF_QUALITY, "native-v3", "native-v2", "native-base", "reference")
@@ -26,3 +33,17 @@ def same_number(kind: str, facts: Mapping[str, Any]) -> Iterator[Mapping[str, An
     yield facts
     if not known(kind).by_engine and facts.get("engine") in ENGINES:
         yield from (dict(facts) | {"engine": other} for other in ENGINES if other != facts["engine"])
+
+
+def rules(spec: Arm) -> dict[str, Origin]:
+    """Where the codecs and policies of a format come from, by their names, as far as they have versions: a
+    package's, or a file's SHA-256."""
+    ours = spec.on_top if isinstance(spec, Peer) else spec
+    found = dict(_origins(ours)) if isinstance(ours, CacheSpec) else {}
+    return {name: found[name] for name in sorted(found) if found[name].version}
+
+
+def _origins(spec: CacheSpec) -> Iterator[tuple[str, Origin]]:
+    for own in (spec, *(override for _, override in spec.layers)):
+        yield from ((tensor.codec, FAMILIES.origin(tensor.codec)) for tensor in (own.key, own.value))
+        yield own.policy, POLICIES.origin(own.policy)

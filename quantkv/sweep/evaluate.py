@@ -1,26 +1,38 @@
-"""`evaluate`, `retrieval` and `long_generation`: kinds of a sweep on a model that is loaded already."""
+"""`evaluate`, `retrieval` and `long_generation`: kinds of a sweep on a model that is loaded already, as rows
+that are those of any sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from quantkv.arms.arm import Format, format_name, parse_format
+from quantkv.arms.formats import GivenFormat
 from quantkv.data import Text, load_text
 from quantkv.errors import QuantKVError
+from quantkv.instruments import timing
 from quantkv.instruments.arguments import distinct, list_of_counts, list_of_names, list_of_shares
 from quantkv.instruments.windows import check_counts
 from quantkv.measurements.generation.choosing import Choice
 from quantkv.measurements.generation.prompts import PROMPTS
+from quantkv.measurements.kind import Result, kind
 from quantkv.measurements.packed_arms import spec_of
 from quantkv.measurements.quality.protocols import Protocol, make_protocol
 from quantkv.measurements.retrieval.questions import DEPTHS, SAMPLES
 from quantkv.measurements.retrieval.tasks import TAIL, task_names
+from quantkv.models import model_identity
+from quantkv.rows.cell import Cell
+from quantkv.rows.files import Row
 from quantkv.rows.frames import Evaluation
 from quantkv.rows.settings import LoadedText
-from quantkv.sweep.given import Formats, labelled, measured
+from quantkv.sweep.config import validate
+from quantkv.sweep.grid import blocks, distinct_cells
+from quantkv.sweep.loaded import LoadedModel, texts
 
 KINDS = ("quality", "speed", "memory")
 Source = str | Text | dict[str, Any]
+Formats = Iterable[Format] | Mapping[str, Format]
 
 
 def evaluate(
@@ -64,7 +76,7 @@ def evaluate(
     }
     asked = {kind: sections[kind] for kind in kinds}
     axes: dict[str, Any] = {"contexts": contexts, "batch_sizes": batch, "seeds": seed}
-    return measured(model, tok, labelled(formats), threads=threads, **axes, **asked)
+    return _measured(model, tok, _labelled(formats), threads=threads, **axes, **asked)
 
 
 def retrieval(
@@ -97,7 +109,7 @@ def retrieval(
         "text": LoadedText.of(load_text(text)),
     }
     contexts = list_of_counts("lengths", lengths)
-    return measured(model, tok, _packed(formats), contexts=contexts, seeds=seed, retrieval=asked)
+    return _measured(model, tok, _packed(formats), contexts=contexts, seeds=seed, retrieval=asked)
 
 
 def long_generation(
@@ -123,9 +135,57 @@ def long_generation(
     check_counts(tokens=tokens, prompts=prompts)
     asked = {"mode": modes, "tokens": tokens, "prompts": prompts, "text": LoadedText.of(load_text(text))}
     contexts = list_of_counts("contexts", contexts)
-    return measured(model, tok, _packed(formats), contexts=contexts, seeds=seed, generation=asked | chance)
+    return _measured(model, tok, _packed(formats), contexts=contexts, seeds=seed, generation=asked | chance)
+
+
+def _measured(
+    model: Any, tok: Any, arms: Mapping[str, Format], *, threads: int | None = None, **axes: Any
+) -> Evaluation:
+    """The rows of formats by their labels; `axes` are other parts of a sweep file, sections of kinds too."""
+    identity = model_identity(model)
+    dtype = str(model.dtype).removeprefix("torch.")
+    entry = {"id": identity["model"], "revision": identity["revision"], "dtype": dtype}
+    formats = [GivenFormat.of(label, arm) for label, arm in arms.items()]
+    sweep = validate({"schema": 1, "models": entry, "formats": formats} | axes, where="evaluation")
+    session = LoadedModel(model, tok, sweep.models[0], sweep, texts())
+    with timing.threads(threads):
+        cells = [
+            cell for name in sweep.kinds for cell in distinct_cells(kind(name).cells(sweep, sweep.models[0]))
+        ]
+        return Evaluation(_rows(session, [cell for cell in cells if cell.label in arms]))
+
+
+def _rows(session: LoadedModel, cells: Sequence[Cell]) -> list[Row]:
+    keys = {id(cell): cell.key(session.facts(cell)) for cell in cells}
+    rows: list[Row] = []
+
+    def add(cell: Cell, result: Result) -> None:
+        if result["status"] != "ok":
+            failed = f"{cell.kind} of {cell.label} at {cell.context}: {result['reason']}"
+            warnings.warn(failed, stacklevel=2)
+        rows.append(session.row(cell, result, keys[id(cell)]))
+
+    for block in blocks(cells):
+        session.measure(block.cells, add, lambda what, done, total: None)
+    return rows
+
+
+def _labelled(formats: Iterable[Format] | Mapping[str, Format]) -> dict[str, Format]:
+    """Formats by the name they carry in tables, wrong ones found before anything runs."""
+    if isinstance(formats, Mapping):
+        items = list(formats.items())
+    else:
+        listed = isinstance(formats, Iterable) and not isinstance(formats, str)
+        items = [(format_name(given), given) for given in formats] if listed else []
+    if not items:
+        raise QuantKVError(f"formats must be a list, such as ['int4-head', 'kivi-2'], not {formats!r}")
+    labels = [label for label, _ in items]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise QuantKVError(f"two formats are called {twice!r}; give a mapping of names to formats")
+    return {label: parse_format(given) for label, given in items}
 
 
 def _packed(formats: Formats) -> dict[str, Any]:
     """Formats by their labels, each a packed cache of ours."""
-    return {label: spec_of(label, given) for label, given in labelled(formats).items()}
+    return {label: spec_of(label, given) for label, given in _labelled(formats).items()}

@@ -1,4 +1,4 @@
-"""What can go wrong with a cell, in one line, and whether it was for want of memory."""
+"""What can go wrong with a cell, in one line, and what follows where it was for want of memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from quantkv.errors import QuantKVError
+from quantkv.rows.cell import Cell
 from quantkv.wording.escapes import one_line
 
 OUT_OF_MEMORY = "out of memory"
@@ -72,3 +73,28 @@ def memory_kills() -> int:
     """How many processes the system has killed to get memory back so far; 0 where it does not say."""
     lines = VMSTAT.read_text().splitlines() if VMSTAT.exists() else []
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+class Limits:
+    """Cells that ran out of memory, by model, format and kind: the same at a larger context is not tried."""
+
+    def __init__(self) -> None:
+        self._failed: dict[tuple[str, str, str], list[Cell]] = {}
+
+    def learn(self, cell: Cell, reason: str) -> None:
+        if ran_out_of_memory(reason):
+            self._failed.setdefault(_arm(cell), []).append(cell)
+
+    def why_not(self, cell: Cell) -> str | None:
+        """Which smaller cell of the same arm, in a batch no larger, ran out of memory; None when none did."""
+        smaller = (
+            known
+            for known in self._failed.get(_arm(cell), [])
+            if known.context < cell.context and known.batch <= cell.batch
+        )
+        known = next(smaller, None)
+        return None if known is None else f"out of memory at a smaller context already: {known.title}"
+
+
+def _arm(cell: Cell) -> tuple[str, str, str]:
+    return cell.model.model_dump_json(), cell.spec_string, cell.kind

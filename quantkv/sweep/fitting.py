@@ -1,4 +1,5 @@
-"""What a format can do on a model: which layers cannot hold it, and which settings do nothing to it."""
+"""What a model can take, before its weights are loaded: how many tokens, which formats on which layers, and
+which settings do nothing to it."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from typing import Any
 
 from quantkv.arms.arm import Arm
 from quantkv.errors import QuantKVError
+from quantkv.measurements.kind import kind
 from quantkv.peers.peer import Peer
-from quantkv.rows.settings import Policy
+from quantkv.rows.settings import ModelEntry, Policy
 from quantkv.spec.specs import CacheSpec
+from quantkv.sweep.config import Sweep
 
 EXACT = "exact"
 
@@ -77,3 +80,32 @@ def without_effect(policy: Policy, spec: Arm) -> list[str]:
 def _given(policy: Policy) -> dict[str, tuple[int | None, ...]]:
     settings = {name: getattr(policy, name) for name in ("sinks", "recent", "flush")}
     return {name: values for name, values in settings.items() if None not in values}
+
+
+def model_config(entry: ModelEntry) -> Any | None:
+    """The configuration alone; None where only loading the model will tell what is wrong with it. A name that
+    is no model at all raises QuantKVError, before anything is measured."""
+    from quantkv.models.configs import config_alone
+
+    return config_alone(entry.location, revision=entry.revision)
+
+
+def tokens_needed(sweep: Sweep) -> int:
+    """The longest sequence any cell runs: the largest context and what is scored or decoded after it."""
+    return max(sweep.contexts) + max(kind(name).tokens_after(sweep) for name in sweep.kinds)
+
+
+def check_limit(config: Any, name: str, sweep: Sweep) -> None:
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    needed, context = tokens_needed(sweep), max(sweep.contexts)
+    if limit is not None and needed > limit:
+        legal = limit - needed + context
+        hint = (
+            f"the largest legal context here is {legal}"
+            if legal > 0
+            else "score fewer tokens (quality.protocol.score) or run fewer speed.rounds"
+        )
+        raise QuantKVError(
+            f"contexts: {context} and the {needed - context} tokens run after it make {needed}, "
+            f"but {name} reads at most {limit}; {hint}"
+        )

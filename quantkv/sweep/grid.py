@@ -1,10 +1,10 @@
-"""The grid: model x kind x format x policy x context x batch x seed, as cells, and what runs together."""
+"""The grid: model x kind x format x policy x context x batch x seed, as cells, what runs together, and the
+share of one worker of several."""
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +30,8 @@ class Block:
 
 def expand(sweep: Sweep) -> list[Cell]:
     """Every cell of the sweep once, model by model, kind by kind."""
-    cells: list[Cell] = []
-    for model, name in itertools.product(sweep.models, sweep.kinds):
-        cells += _distinct(kind(name).cells(sweep, model))
-    return cells
+    parts = (kind(name).cells(sweep, model) for model in sweep.models for name in sweep.kinds)
+    return [cell for part in parts for cell in distinct_cells(part, "")]
 
 
 def blocks(cells: Iterable[Cell]) -> list[Block]:
@@ -44,15 +42,39 @@ def blocks(cells: Iterable[Cell]) -> list[Block]:
     return [Block(tuple(group)) for group in groups.values()]
 
 
-def _distinct(cells: Iterable[Cell]) -> list[Cell]:
+def distinct_cells(cells: Iterable[Cell], label: str | None = None) -> list[Cell]:
+    """Cells of one kind that ask for different things; with a ``label`` in place of theirs, two names of one
+    format ask for the same."""
     found: dict[str, Cell] = {}
     for cell in cells:
-        found.setdefault(
-            json.dumps([cell.requested() | {"format": ""}, dict(cell.protocol)], sort_keys=True), cell
-        )
+        asked = cell.requested() | ({} if label is None else {"format": label})
+        found.setdefault(json.dumps([asked, dict(cell.protocol)], sort_keys=True), cell)
     return list(found.values())
 
 
 def _group(cell: Cell) -> Any:
     protocol = json.dumps(dict(cell.protocol), sort_keys=True)
     return cell.kind, cell.model.model_dump_json(), cell.context, cell.batch, cell.seed, protocol
+
+
+def planned(sweep: Sweep) -> list[Cell]:
+    """The cells that a sweep measures: all of them, or those of its shard."""
+    return of_shard(expand(sweep), *map(int, (sweep.run.shard or "1/1").split("/")))
+
+
+def of_shard(cells: Sequence[Cell], number: int, count: int) -> list[Cell]:
+    """The share `number` (from 1) of `count`: the same for everyone who asks, and near an even one. Whole
+    blocks, so that a shared prefill is made once, dealt out by their size."""
+    loads = [0] * count
+    mine: set[Cell] = set()
+    for block in sorted(blocks(cells), key=_size, reverse=True):
+        share = loads.index(min(loads))
+        loads[share] += _size(block)
+        if share == number - 1:
+            mine |= {*block.cells}
+    return [cell for cell in cells if cell in mine]
+
+
+def _size(block: Block) -> int:
+    """Tokens that its cells cache, as a measure of their time."""
+    return sum(cell.context * cell.batch for cell in block.cells)

@@ -29,9 +29,8 @@ from quantkv.rows.settings import ModelEntry, TextSettings
 from quantkv.rows.versions import CODEC_VERSION
 from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.config import Sweep
-from quantkv.sweep.engines import keyed_engine
+from quantkv.sweep.engines import keyed_engine, rules
 from quantkv.sweep.fitting import Fitted, fit, without_effect
-from quantkv.sweep.rules import rules
 
 Texts = Callable[[TextSettings], data.Text]
 

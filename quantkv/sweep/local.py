@@ -16,9 +16,9 @@ from quantkv.rows.cell import Cell
 from quantkv.rows.settings import ModelEntry
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.failures import MeasureError
+from quantkv.sweep.fitting import check_limit, model_config
 from quantkv.sweep.grid import expand
 from quantkv.sweep.loaded import LoadedModel, Texts, check_supported, texts
-from quantkv.sweep.preflight import check_limit, model_config
 
 
 class LocalMeasure:

@@ -11,11 +11,13 @@ script again in its children, where that has no ``__main__`` guard.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from multiprocessing.connection import Connection
@@ -26,7 +28,7 @@ from typing import Any
 import torch
 
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.instruments.awake import TICK_SECONDS
+from quantkv.instruments.awake import TICK_SECONDS, AwakeClock
 from quantkv.instruments.processes import lifeline
 from quantkv.measurements.kind import OnCell, Result, Step
 from quantkv.rows.cell import Cell
@@ -35,7 +37,6 @@ from quantkv.rows.kinds import known
 from quantkv.rows.settings import ModelEntry
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.failures import CellTimeout, MeasureError, WorkerLost, end_of_process, memory_kills
-from quantkv.sweep.timing import CellClock
 
 LOCAL = "quantkv.sweep.local:LocalMeasure"
 PATIENCE_SECONDS = 10.0
@@ -92,6 +93,43 @@ class Connected:
 
     def end(self) -> None:
         self._end()
+
+
+class CellClock:
+    """Seconds used by each arm of a block; what the arms share has the limits of all of them together. Only
+    time in which this process ran counts."""
+
+    def __init__(self, labels: Collection[str], limit: float | None) -> None:
+        self._labels, self._limit = labels, limit
+        self._used: dict[str | None, float] = defaultdict(float)
+        self._clock = AwakeClock()
+        self.running: str | None = None
+
+    def turn(self, what: str | None) -> None:
+        """From now on ``what`` runs: an arm, or something that they share."""
+        self._tick()
+        self.running = what if what in self._labels else None
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds that what runs now may take in all."""
+        if self._limit is None or self.running is not None:
+            return self._limit
+        return self._limit * len(self._labels)
+
+    @property
+    def spent(self) -> float:
+        """Seconds that what runs now has taken: the arm, or else the whole block."""
+        self._tick()
+        return sum(self._used.values()) if self.running is None else self._used[self.running]
+
+    def left(self) -> float:
+        """Seconds until what runs now has used up its limit, at least 0; infinite without a limit."""
+        self._tick()
+        return math.inf if self.limit is None else max(0.0, self.limit - self._used[self.running])
+
+    def _tick(self) -> None:
+        self._used[self.running] += self._clock.passed()
 
 
 class ProcessMeasure:

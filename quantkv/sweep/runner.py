@@ -8,15 +8,19 @@ the work there, tests hand in a fake.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 from rich.console import Console
 
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.measurements.kind import OnCell, Result
+from quantkv.measurements.kind import OnCell, Result, Step
 from quantkv.plugins import import_file
 from quantkv.rows.cell import Cell
 from quantkv.rows.claims import Claims
@@ -24,22 +28,44 @@ from quantkv.rows.files import Row, read_rows, write_row
 from quantkv.rows.provenance import Clock
 from quantkv.rows.row import build_row
 from quantkv.rows.settings import ModelEntry
-from quantkv.sweep.answers import unopened
+from quantkv.sweep.answers import Tried, unopened
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.engines import same_number
-from quantkv.sweep.failures import describe, reason
+from quantkv.sweep.failures import Limits, describe, reason
 from quantkv.sweep.forecast import Forecast
-from quantkv.sweep.grid import Block, blocks
-from quantkv.sweep.limits import Limits
+from quantkv.sweep.grid import Block, blocks, planned
 from quantkv.sweep.progress import Display
-from quantkv.sweep.session import Measure, Session
-from quantkv.sweep.shards import planned
 from quantkv.sweep.summary import Summary
-from quantkv.sweep.timing import terminate_as_interrupt
-from quantkv.sweep.tried import Tried
 from quantkv.wording.escapes import one_line
 
 WAIT_SECONDS = 1.0
+
+
+class Session(Protocol):
+    """One loaded model. A result is {status, reason, <kind>: section, effective, seconds, tokens}."""
+
+    def facts(self, cell: Cell) -> Mapping[str, Any]:
+        """Everything beside the cell itself that determines its number: weights, tokens, device, versions."""
+
+    def check(self, cell: Cell) -> None:
+        """Raise ``UnsupportedError`` when this model cannot run the cell."""
+
+    def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
+        """Measure the cells of one block, of one kind."""
+
+    def row(self, cell: Cell, result: Result, key: str) -> Row:
+        """The whole row, with protocol and provenance."""
+
+    def close(self) -> None: ...
+
+
+class Measure(Protocol):
+    """Where measurements come from."""
+
+    def preflight(self, sweep: Sweep) -> None:
+        """Raise ``QuantKVError`` for what is wrong with the sweep as a whole, before anything is measured."""
+
+    def open(self, model: ModelEntry, sweep: Sweep) -> Session: ...
 
 
 def work(sweep: Sweep, tried: Tried, measure: Measure, console: Console) -> Summary:
@@ -90,7 +116,7 @@ class _Runner:
         self.noted: set[str] = set()
 
     def run(self) -> Summary:
-        with terminate_as_interrupt(), self.claims, self.display:
+        with _terminate_as_interrupt(), self.claims, self.display:
             try:
                 self._read_finished()
                 free, busy = self.cells, list[Cell]()
@@ -282,3 +308,20 @@ class _Runner:
             if text not in self.noted:
                 self.noted.add(text)
                 self.display.note(text)
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """A polite kill (SIGTERM) ends a sweep as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

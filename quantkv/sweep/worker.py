@@ -21,7 +21,7 @@ from quantkv.rows.cell import Cell
 from quantkv.rows.settings import ModelEntry
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.failures import describe
-from quantkv.sweep.session import Measure, Session
+from quantkv.sweep.runner import Measure, Session
 
 PR_SET_PDEATHSIG = 1
 

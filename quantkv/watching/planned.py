@@ -11,7 +11,7 @@ from quantkv.rows.files import Row, rank
 from quantkv.sweep.answers import Answers
 from quantkv.sweep.config import load_config
 from quantkv.sweep.costs import Past
-from quantkv.sweep.shards import planned
+from quantkv.sweep.grid import planned
 from quantkv.wording.parts import fingerprint_of
 
 

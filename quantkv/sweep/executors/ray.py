@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
+from quantkv.sweep.answers import Tried
 from quantkv.sweep.config import Ray, Sweep
-from quantkv.sweep.executors.shared import apart, needed, share, whole
+from quantkv.sweep.run import apart, needed, share, whole
 from quantkv.sweep.summary import Summary
-from quantkv.sweep.tried import Tried
-from quantkv.wording.wide import print_line
+from quantkv.wording.streams import print_line
 
 
 class Actor:
