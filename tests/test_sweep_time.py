@@ -127,7 +127,7 @@ class Slow(FakeMeasure):
         raise ArithmeticError("no")
 
 
-@pytest.mark.parametrize("where", ["open", "facts", "check", "quality"])
+@pytest.mark.parametrize("where", ["open", "facts", "check", "measure"])
 def test_so_does_one_that_fails_before_or_as_a_whole(tmp_path: Path, where: str) -> None:
     settings = sweep(tmp_path, speed=None, memory=None, contexts=64, formats="int8-head")
     run_sweep(settings, measure=Slow(where))

@@ -149,10 +149,9 @@ def _measured(
     sweep = validate({"schema": 1, "models": entry, "formats": formats} | axes, where="evaluation")
     session = LoadedModel(model, tok, sweep.models[0], sweep, texts())
     with timing.threads(threads):
-        cells = [
-            cell for name in sweep.kinds for cell in distinct_cells(kind(name).cells(sweep, sweep.models[0]))
-        ]
-        return Evaluation(_rows(session, [cell for cell in cells if cell.label in arms]))
+        kinds = [kind(name).cells(sweep, sweep.models[0]) for name in sweep.kinds]
+        cells = [cell for own in kinds for cell in distinct_cells(own) if cell.label in arms]
+        return Evaluation(_rows(session, cells))
 
 
 def _rows(session: LoadedModel, cells: Sequence[Cell]) -> list[Row]:

@@ -38,8 +38,8 @@ def _parts(model: ModelEntry) -> dict[str, str]:
 
 
 def current_names(rows: Iterable[Row], sweep: Sweep) -> list[Row]:
-    """Rows under the names that the sweep gives its formats now, found by what was measured: rows keep the name
-    they were measured under. Where a spec has several, a row keeps its own of them."""
+    """Rows under the names that the sweep gives its formats now, found by what was measured; a row keeps its
+    own where the sweep has several."""
     names: dict[str, list[str]] = {}
     limits = (getattr(sweep.section(kind), "formats", None) for kind in sweep.kinds)
     for only in (None, *filter(None, limits)):

@@ -33,8 +33,8 @@ class Loader(yaml.SafeLoader):
     """YAML as it looks: plain words are what a reader takes them for.
 
     PyYAML reads YAML 1.1, where 0200 is 128, 1:30 is 90, ``no`` is false, a date is no text, and the last
-    of two equal keys wins without a word. Here words and dates are text, as in YAML 1.2, what may be meant in two
-    ways is refused by its line, and keys come once and are merged as YAML says.
+    of two equal keys wins without a word. Here words and dates are text, as in YAML 1.2, what may be meant
+    in two ways is refused by its line, and keys come once and are merged as YAML says.
 
     No library does as much: ruamel.yaml reads YAML 1.2 and refuses equal keys, but 0200 is 200 there, a date
     is a date and an alias into itself an empty mapping; OmegaConf lays ``--set`` values over, but reads YAML
