@@ -19,8 +19,7 @@ from quantkv.comparison.table import comparison_lines
 from quantkv.report import terminal_table, write_report
 from quantkv.report.html.alerts import alerts
 from quantkv.report.html.grid import grids
-from quantkv.report.html.index import results
-from quantkv.report.html.tasks import task_rows
+from quantkv.report.html.index import results, task_rows
 from quantkv.studies.captions import caption
 from quantkv.studies.groups import groups
 from quantkv.studies.study import studies, summary_frame

@@ -18,12 +18,10 @@ from quantkv.drawing.style import STYLES, styles_for
 from quantkv.report import write_report
 from quantkv.report.html import page
 from quantkv.report.html.alerts import alerts
-from quantkv.report.html.grid import grids
+from quantkv.report.html.grid import JOINED, grids
 from quantkv.report.html.index import results
-from quantkv.report.html.joined import JOINED
-from quantkv.report.html.limits import limits
 from quantkv.report.html.looks import DARK_BACKGROUND, MIN_CONTRAST, contrast, dark_color, looks, outline
-from quantkv.report.html.words import words
+from quantkv.report.html.words import limits, words
 from quantkv.studies.headings import heading
 
 SMOLLM2 = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"

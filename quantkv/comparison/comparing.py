@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantkv.comparison.matching import Row, differences, near, obstacles, pair_rows
-from quantkv.comparison.obstacles import obstacle
-from quantkv.comparison.outcome import ASKED, Comparison, Pair, place
+from quantkv.comparison.matching import PLACE, Row, differences, near, obstacle, obstacles, pair_rows
+from quantkv.comparison.outcome import Comparison, Pair, place
 from quantkv.errors import QuantKVError
+from quantkv.rows import kinds
 from quantkv.rows.files import read_rows
-from quantkv.rows.kinds import names
-from quantkv.studies.changes import SAME, Change
+from quantkv.studies.changes import SAME
 from quantkv.studies.kind import reported
 from quantkv.wording.suggestions import did_you_mean
 
@@ -40,41 +39,26 @@ def compare(a: Source, b: Source | None = None, *, formats: Sequence[str] | None
         pairs, only_a, only_b = _forced(ours, theirs), list[Row](), list[Row]()
     else:
         pairs, only_a, only_b = pair_rows(ours, theirs, by_format=formats is None)
-    almost = _ordered(near(only_a, only_b, by_format=formats is None))
+    almost = sorted(near(only_a, only_b, by_format=formats is None), key=_order)
     apart = [Pair(x, y, [], None, list(obstacles(x, y))) for x, y in almost]
     if not pairs:
         raise QuantKVError(_nothing(names, ours, theirs, apart, formats is None))
-    made = [_pair(*pair, formats is None) for pair in _ordered(pairs)]
+    made = [_pair(*pair, formats is None) for pair in sorted(pairs, key=_order)]
     return Comparison(*names, made, only_a, only_b, apart)
 
 
-def _ordered(pairs: Iterable[tuple[Row, Row]]) -> list[tuple[Row, Row]]:
+def _order(pair: tuple[Row, Row]) -> tuple[Any, ...]:
     """As a reader looks for them: a kind, a model, a context at a time; formats as they were found."""
-
-    def order(pair: tuple[Row, Row]) -> tuple[Any, ...]:
-        asked = pair[0]["requested"]
-        return (
-            names().index(pair[0]["kind"]),
-            str(asked.get("model")),
-            asked["context"],
-            asked.get("batch") or 1,
-        )
-
-    return sorted(pairs, key=order)
+    kind, asked = pair[0]["kind"], pair[0]["requested"]
+    return kinds.names().index(kind), str(asked.get("model")), asked["context"], asked.get("batch") or 1
 
 
 def _pair(a: Row, b: Row, by_format: bool) -> Pair:
-    why = obstacle(a, b)
-    return Pair(a, b, [] if why else _changes(a, b), why, list(differences(a, b, by_format=by_format)))
-
-
-def _changes(a: Row, b: Row) -> list[Change]:
-    """From one row with numbers to another of the same kind."""
-    kind = a["kind"]
-    found = [change for change in reported(kind).changes(a, b) if change is not None]
+    why, kind = obstacle(a, b), a["kind"]
+    changes = [] if why else [change for change in reported(kind).changes(a, b) if change is not None]
     if a[kind] == b[kind]:  # the same measurement, or one that repeats to the last digit
-        return [replace(change, verdict=SAME) for change in found]
-    return found
+        changes = [replace(change, verdict=SAME) for change in changes]
+    return Pair(a, b, changes, why, list(differences(a, b, by_format=by_format)))
 
 
 def _rows(source: Source) -> list[Row]:
@@ -118,7 +102,7 @@ def _nothing(
     names: tuple[str, str], a: Sequence[Row], b: Sequence[Row], apart: Sequence[Pair], by_format: bool
 ) -> str:
     """What the two sets do not share, in the setting where that shows."""
-    for name in ("kind", *ASKED, *(["format"] if by_format else [])):
+    for name in ("kind", *PLACE, *(["format"] if by_format else [])):
         values = [sorted({str(place(row).get(name)) for row in rows}) for rows in (a, b)]
         if not set(values[0]) & set(values[1]):
             return (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quantkv.comparison.matching import Row
-from quantkv.comparison.origins import ProvenanceDifference, origins
+from quantkv.comparison.matching import PLACE, Row
 from quantkv.rows.row import strict_json
 from quantkv.studies.changes import WORSE, Change
 
@@ -16,8 +15,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EXIT_WORSE, EXIT_FAILED = 12, 3
-ASKED = ("model", "dtype", "context", "batch", "seed")
-CELL = ("kind", *ASKED, "format_a", "format_b", "part", "prefill")
+CELL = ("kind", *PLACE, "format_a", "format_b", "part", "prefill")
+MADE = (
+    "quantkv", "commit", "torch", "transformers", "python", "machine", "device", "threads",
+    "weights", "revision", "fingerprint",
+)  # fmt: skip
+"""Fields of provenance in which rows are compared, in the order in which differences are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenanceDifference:
+    """A field of provenance that differs in ``pairs`` pairs of rows."""
+
+    field: str
+    a: str
+    b: str
+    pairs: int
 
 
 @dataclass(slots=True)
@@ -59,7 +72,10 @@ class Comparison:
 
     @property
     def origins(self) -> list[ProvenanceDifference]:
-        return origins((pair.a, pair.b) for pair in self.pairs)
+        """Where the two come from, each difference told once. A field that one row lacks is none."""
+        seen = Counter(difference for pair in self.pairs for difference in _made_otherwise(pair))
+        found = [ProvenanceDifference(*difference, pairs=count) for difference, count in seen.items()]
+        return sorted(found, key=lambda origin: MADE.index(origin.field))
 
     @property
     def verdicts(self) -> Counter[str]:
@@ -103,4 +119,18 @@ class Comparison:
 def place(row: Row) -> dict[str, Any]:
     """Which cell a row is, its protocol aside."""
     asked = row["requested"]
-    return {"kind": row["kind"], "format": asked["format"]} | {name: asked.get(name) for name in ASKED}
+    return {"kind": row["kind"], "format": asked["format"]} | {name: asked.get(name) for name in PLACE}
+
+
+def _made_otherwise(pair: Pair) -> Iterator[tuple[str, str, str]]:
+    ours, theirs = pair.a.get("provenance") or {}, pair.b.get("provenance") or {}
+    for name in MADE:
+        a, b = _text(ours.get(name)), _text(theirs.get(name))
+        if a != b and a and b:
+            yield name, a, b
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(str(part) for part in value.values() if part is not None)
+    return "" if value is None else str(value)

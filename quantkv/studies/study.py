@@ -124,6 +124,12 @@ def requested(row: Row, name: str) -> Any:
     return (row.get("requested") or {}).get(name)
 
 
+def cell_of(row: Row) -> tuple[Any, ...]:
+    """Where a row stands in a study: spec, context, seed."""
+    spec = requested(row, "spec") or requested(row, "format")
+    return spec, requested(row, "context"), requested(row, "seed")
+
+
 def is_baseline(row: Row) -> bool:
     return "dynamic" in (requested(row, "format"), requested(row, "spec"))
 
@@ -243,9 +249,8 @@ def _study(rows: Sequence[Row], identity: Parts, warnings: tuple[str, ...]) -> S
     labels = labels_of(current)
     cells: dict[tuple[Any, ...], Record] = {}
     for row in sorted(current, key=preference):
-        spec = requested(row, "spec") or requested(row, "format")
-        key = (spec, requested(row, "context"), requested(row, "seed"))
-        record = cells.setdefault(key, _identity(row, labels[spec]))
+        cell = cell_of(row)
+        record = cells.setdefault(cell, _identity(row, labels[cell[0]]))
         if record[f"{row['kind']}_status"] is None:
             _add(record, row)
     for record in cells.values():
@@ -290,7 +295,7 @@ def labels_of(rows: Sequence[Row]) -> dict[str, str]:
     specs: dict[str, set[str]] = {}
     marks: dict[str, str] = {}
     for row in rows:
-        spec = requested(row, "spec") or requested(row, "format")
+        spec = cell_of(row)[0]
         typed.setdefault(spec, set()).add(requested(row, "format") or spec)
         specs.setdefault(requested(row, "format") or spec, set()).add(spec)
         if (row.get("effective") or {}).get("simulated"):

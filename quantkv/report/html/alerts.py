@@ -6,7 +6,7 @@ They are gathered from all rows, also from those that no table shows because a n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from quantkv.wording.numbers import compact
 from quantkv.wording.parts import fingerprint_of
 
 LEVELS = ("damaged", "failed", "caution", "flag", "note")
+DAMAGE = {"unfit": ("damaged", "damages the model"), "caution": ("caution", "use with caution")}
+"""By verdict the level and the words."""
 DISTINGUISHING = ("model", "revision", "dtype", "attn", "format", "spec", "context", "batch", "seed")
 DRIFT = re.compile(r"drifted by ([+-]\d+)%")
 STRONG_DRIFT = 25.0
@@ -35,14 +37,19 @@ class Alert:
 
 def alerts(found: Results) -> list[Alert]:
     """The loudest first; equal words of several rows are one warning."""
-    places: dict[tuple[str, str], dict[str, list[int]]] = {}
+    places: dict[tuple[str, str], dict[str, set[int]]] = {}
     for level, words, label, context in _all(found):
-        contexts = places.setdefault((level, words), {}).setdefault(label, [])
-        if context not in contexts:
-            contexts.append(context)
+        places.setdefault((level, words), {}).setdefault(label, set()).add(context)
     gathered = [Alert(level, words, _where(labels)) for (level, words), labels in places.items()]
-    gathered += [*_left_out(found), *_mixed_versions(found)]
+    for study in found.studies:
+        gathered += [Alert("caution", warning, (study.title,)) for warning in study.warnings]
+        gathered += [Alert("note", note, (study.title,)) for note in study.notes]
+    gathered += _mixed_versions(found)
     return sorted(gathered, key=lambda alert: (LEVELS.index(alert.level), -_weight(alert.words)))
+
+
+def _where(labels: Mapping[str, Iterable[int]]) -> tuple[str, ...]:
+    return tuple(f"{label} at {', '.join(map(str, sorted(contexts)))}" for label, contexts in labels.items())
 
 
 def _weight(words: str) -> float:
@@ -77,44 +84,28 @@ def _of_row(row: Row) -> Iterator[tuple[str, str]]:
 def _verdicts(found: Results, several: bool) -> Iterator[tuple[str, str, str, int]]:
     """Every record that is unfit or wants caution, with the largest KL of its format in the words."""
     for study in found.studies:
-        bad = [record for record in study.records() if record["verdict"] in ("unfit", "caution")]
+        bad = [record for record in study.records() if record["verdict"] in DAMAGE]
         largest: dict[tuple[str, str], float] = {}
         for record in bad:
             key = (record["label"], record["verdict"])
             largest[key] = max(largest.get(key, 0.0), record["kl_mean"])
         for record in bad:
             label, verdict = record["label"], record["verdict"]
-            up_to = compact(largest[label, verdict])
-            words = "damages the model" if verdict == "unfit" else "use with caution"
-            name = f"{label} of {study.title}" if several else label
-            level = "damaged" if verdict == "unfit" else "caution"
-            yield level, f"{words}: mean KL up to {up_to} nats per token", name, int(record["context"])
+            level, words = DAMAGE[verdict]
+            said = f"{words}: mean KL up to {compact(largest[label, verdict])} nats per token"
+            yield level, said, f"{label} of {study.title}" if several else label, int(record["context"])
 
 
-def _where(labels: Mapping[str, list[int]]) -> tuple[str, ...]:
-    return tuple(f"{label} at {', '.join(map(str, sorted(contexts)))}" for label, contexts in labels.items())
-
-
-def _left_out(found: Results) -> list[Alert]:
-    """Rows that stand elsewhere or nowhere."""
-    noted = [Alert("note", note, (study.title,)) for study in found.studies for note in study.notes]
-    warned = [Alert("caution", said, (study.title,)) for study in found.studies for said in study.warnings]
-    return warned + noted
-
-
-def _mixed_versions(found: Results) -> list[Alert]:
+def _mixed_versions(found: Results) -> Iterator[Alert]:
     """Rows of the same cell made by other versions, and software that differs between rows."""
     cells: dict[tuple[Any, ...], list[int]] = {}
     for number, row in enumerate(found.rows):
         cells.setdefault(_cell(row), []).append(number)
-    twice = [numbers for numbers in cells.values() if len(numbers) > 1]
-    places = tuple(_twice(found, numbers) for numbers in twice)
-    words = "measured more than once: tables and plots show the newest row of each that succeeded"
-    found_alerts = [Alert("flag", words, places)] if places else []
-    differing = tuple(filter(None, (_differing(found, name) for name in VERSIONS)))
-    if differing:
-        found_alerts.append(Alert("note", "rows were made by different software", differing))
-    return found_alerts
+    if twice := tuple(_twice(found, numbers) for numbers in cells.values() if len(numbers) > 1):
+        words = "measured more than once: tables and plots show the newest row of each that succeeded"
+        yield Alert("flag", words, twice)
+    if differing := tuple(filter(None, (_differing(found, name) for name in VERSIONS))):
+        yield Alert("note", "rows were made by different software", differing)
 
 
 def _cell(row: Row) -> tuple[Any, ...]:
@@ -126,11 +117,9 @@ def _cell(row: Row) -> tuple[Any, ...]:
 def _twice(found: Results, numbers: list[int]) -> str:
     row = found.rows[numbers[0]]
     made = [found.rows[number].get("provenance") or {} for number in numbers]
-    versions = ", ".join(
-        dict.fromkeys(f"{m.get('quantkv')} ({m.get('commit') or 'no commit'})" for m in made)
-    )
+    each = [f"{m.get('quantkv')} ({m.get('commit') or 'no commit'})" for m in made]
     where = f"{found.labels[numbers[0]]} at {requested(row, 'context')}"
-    return f"{row['kind']} of {where}: {len(numbers)} rows, quantkv {versions}"
+    return f"{row['kind']} of {where}: {len(numbers)} rows, quantkv {', '.join(dict.fromkeys(each))}"
 
 
 def _differing(found: Results, name: str) -> str:

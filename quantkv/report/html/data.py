@@ -5,16 +5,15 @@ Every point carries the numbers of the rows behind it, so that a click on it can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantkv.drawing.lines import Curve
-from quantkv.measurements.kind import on_a_page
+from quantkv.measurements.kind import kind, on_a_page
 from quantkv.measurements.quality.page import BARS, BOUNDS, CHARTS
-from quantkv.report.html.index import Results, cell_of_record, rows_of_records
+from quantkv.report.html.index import Cell, Results, cell_of_record, part, rows_of_records, task_rows
 from quantkv.report.html.looks import looks
-from quantkv.report.html.tasks import task_charts
-from quantkv.studies.page import Chart, against
+from quantkv.studies.page import Chart, RowOnPage, against
 from quantkv.studies.study import Study
 from quantkv.wording.numbers import compact, number, significant
 
@@ -34,8 +33,7 @@ def payload(found: Results) -> Payload:
 
 def _study(study: Study, index: int, found: Results) -> Payload:
     sources = rows_of_records(study, found.rows)
-    charts = [_pareto(study, sources), *_charts(study, sources, found)]
-    charts += task_charts(study, found)
+    charts = [_pareto(study, sources), *_charts(study, sources, found), *_task_charts(study, found)]
     specs = dict(zip(study.frame["label"], study.frame["spec"]))
     labels = [*specs, *(point["format"] for chart in charts for point in chart["points"])]
     contexts = {int(context) for context in study.frame["context"]}
@@ -48,29 +46,54 @@ def _study(study: Study, index: int, found: Results) -> Payload:
     }
 
 
-def _pareto(study: Study, sources: Mapping[tuple[Any, ...], list[int]]) -> Payload:
+def _pareto(study: Study, sources: Mapping[Cell, list[int]]) -> Payload:
     points = []
     for record in study.records():
         bits, kl = number(record["bits_cache_16"]), number(record["kl_mean"])
         if bits is not None and kl is not None:
-            ends = {"low": number(record["kl_low"]), "high": number(record["kl_high"])}
-            place = {"format": record["label"], "context": int(record["context"]), "x": bits, "y": kl}
+            label, context = record["label"], int(record["context"])
+            ends = (record["kl_low"], record["kl_high"])
+            said = [f"{bits:.2f} bits at {context} tokens", f"KL {_spread(kl, *ends)}"]
             rows = sources.get(cell_of_record(record), [])
-            points.append({**place, **ends, "hollow": False, "rows": rows, "tip": _pareto_tip(record)})
-    head = {"name": "pareto", "title": "Bits against quality", "x": "bits per element at this context"}
+            points.append(_point(label, context, bits, (kl, *ends), rows, said))
     barred = any(point["low"] is not None for point in points)
-    note = f"{PARETO_NOTE} {BARS}" if barred else PARETO_NOTE
-    shape = {"y": CHARTS[0].axis, "scale": "log", "note": note, "bounds": [*BOUNDS], "guides": []}
-    return {**head, **shape, "points": points, "failed": []}
+    return {
+        "name": "pareto",
+        "title": "Bits against quality",
+        "x": "bits per element at this context",
+        "y": CHARTS[0].axis,
+        "scale": "log",
+        "note": f"{PARETO_NOTE} {BARS}" if barred else PARETO_NOTE,
+        "bounds": [*BOUNDS],
+        "guides": [],
+        "points": points,
+        "failed": [],
+    }
 
 
-def _pareto_tip(record: Mapping[str, Any]) -> str:
-    bits = f"{record['bits_cache_16']:.2f} bits at {int(record['context'])} tokens"
-    kl = f"KL {_spread(record['kl_mean'], record['kl_low'], record['kl_high'])}"
-    return "\n".join([record["label"], bits, kl])
+def _point(
+    label: str,
+    context: int,
+    x: float,
+    y: tuple[float, Any, Any],
+    rows: Sequence[int],
+    said: Sequence[str],
+    hollow: bool = False,
+) -> Payload:
+    """``y`` with the ends of its interval; ``said`` stands below the label when somebody points at it."""
+    value, low, high = y
+    place = {
+        "format": label,
+        "context": context,
+        "x": x,
+        "y": value,
+        "low": number(low),
+        "high": number(high),
+    }
+    return {**place, "hollow": hollow, "rows": rows, "tip": "\n".join([label, *said])}
 
 
-def _charts(study: Study, sources: Mapping[tuple[Any, ...], list[int]], found: Results) -> Iterator[Payload]:
+def _charts(study: Study, sources: Mapping[Cell, list[int]], found: Results) -> Iterator[Payload]:
     for own in on_a_page():
         rows = _rows_by_point(study, sources, found, own.name)
         for chart in own.page().charts:
@@ -85,16 +108,34 @@ def _chart(chart: Chart, study: Study, rows: Mapping[tuple[str, int], list[int]]
         for curve in drawn
         for context in curve.failed
     ]
-    title = against(chart.title, (place["x"] for place in (*points, *failed)))
-    head = {"name": chart.name, "title": title, "x": "context (tokens)", "y": chart.axis}
-    said = [chart.note(study), HOLLOW if any(point["hollow"] for point in points) else ""]
-    shape = {"scale": chart.scale, "bounds": [*chart.bounds], "guides": chart.guides(study)}
-    shape |= {"note": " ".join(filter(None, [*said, remark]))}
-    return {**head, **shape, "points": points, "failed": failed}
+    said = [chart.note(study), HOLLOW if any(point["hollow"] for point in points) else "", remark]
+    return {
+        "name": chart.name,
+        "title": against(chart.title, (place["x"] for place in (*points, *failed))),
+        "x": "context (tokens)",
+        "y": chart.axis,
+        "scale": chart.scale,
+        "note": " ".join(filter(None, said)),
+        "bounds": [*chart.bounds],
+        "guides": chart.guides(study),
+        "points": points,
+        "failed": failed,
+    }
+
+
+def _task_charts(study: Study, found: Results) -> Iterator[Payload]:
+    """The charts of all parts that were asked of the study's model."""
+    own: dict[tuple[str, str], list[RowOnPage]] = {}
+    for at in task_rows(study, found):
+        row = found.rows[at]
+        if row.get(row["kind"]):
+            own.setdefault((row["kind"], part(row)), []).append((at, found.labels[at], row))
+    charts = (kind(name).chart(task, own[name, task]) for name, task in sorted(own))
+    yield from filter(None, charts)
 
 
 def _rows_by_point(
-    study: Study, sources: Mapping[tuple[Any, ...], list[int]], found: Results, kind: str
+    study: Study, sources: Mapping[Cell, list[int]], found: Results, kind: str
 ) -> dict[tuple[str, int], list[int]]:
     """Rows of one kind by label and context, all seeds together, as the curves are drawn."""
     rows: dict[tuple[str, int], list[int]] = {}
@@ -104,14 +145,12 @@ def _rows_by_point(
     return rows
 
 
-def _points(curve: Curve, chart: Chart, rows: Mapping[tuple[str, int], list[int]]) -> Iterable[Payload]:
-    for context, value, low, high in zip(curve.contexts, curve.values, curve.low, curve.high):
-        said = [curve.label, f"{context} tokens", f"{chart.axis}: {_spread(value, low, high)}"]
+def _points(curve: Curve, chart: Chart, rows: Mapping[tuple[str, int], list[int]]) -> Iterator[Payload]:
+    for context, *y in zip(curve.contexts, curve.values, curve.low, curve.high):
+        said = [f"{context} tokens", f"{chart.axis}: {_spread(*y)}"]
         said += ["PyTorch reference engine: no speed claim"] if curve.hollow else []
-        ends = {"low": number(low), "high": number(high)}
-        place = {"format": curve.label, "context": context, "x": context, "y": value, **ends}
         own = rows.get((curve.label, context), [])
-        yield {**place, "hollow": curve.hollow, "rows": own, "tip": "\n".join(said)}
+        yield _point(curve.label, context, context, (y[0], y[1], y[2]), own, said, curve.hollow)
 
 
 def _spread(value: float, low: Any, high: Any) -> str:

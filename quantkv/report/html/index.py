@@ -1,4 +1,7 @@
-"""Where each number comes from: rows by study, format, context, seed and kind."""
+"""The rows of a page in a fixed order, and which of them stand behind a record or a study.
+
+Rows of tasks belong to no study; they stand with the studies of the same model, weights and dtype.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantkv.rows.kinds import names
-from quantkv.studies.study import Row, Study, labels_of, preference, requested, studies
-from quantkv.wording.parts import subject_of, titles
+from quantkv.studies.groups import part_of
+from quantkv.studies.kind import reported, tabled
+from quantkv.studies.study import (
+    Row,
+    Study,
+    cell_of,
+    citation,
+    labels_of,
+    preference,
+    requested,
+    studies,
+)
+from quantkv.wording.parts import fingerprint_of, subject_of, titles
+
+SAME = ("model", "revision", "dtype", "batch")
+"""What rows of tasks share with the study they stand with."""
+Cell = tuple[Any, ...]
+"""Spec, context and seed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,7 @@ def results(rows: Iterable[Row]) -> Results:
     """The same rows in any order give the same result."""
     ordered = sorted(rows, key=_order)
     names = labels_of(ordered)
-    labels = tuple(names[requested(row, "spec") or requested(row, "format")] for row in ordered)
+    labels = tuple(names[cell_of(row)[0]] for row in ordered)
     subjects = tuple(titles([subject_of(row) for row in ordered]))
     return Results(tuple(ordered), tuple(studies(ordered)), labels, subjects)
 
@@ -45,19 +64,34 @@ def _order(row: Row) -> tuple[Any, ...]:
     return str(row["kind"]), *asked, int(requested(row, "context") or 0), preference(row)
 
 
-def rows_of_records(study: Study, rows: Sequence[Row]) -> dict[tuple[Any, ...], list[int]]:
-    """Numbers of the rows that a record of the study shows, by its spec, context and seed."""
+def rows_of_records(study: Study, rows: Sequence[Row]) -> dict[Cell, list[int]]:
+    """Numbers of the rows that a record of the study shows."""
     numbers = {id(row): number for number, row in enumerate(rows)}
-    chosen: dict[tuple[Any, ...], dict[str, int]] = {}
+    chosen: dict[Cell, dict[str, int]] = {}
     for row in sorted(study.rows, key=preference):
         chosen.setdefault(cell_of(row), {}).setdefault(str(row["kind"]), numbers[id(row)])
     return {cell: list(kinds.values()) for cell, kinds in chosen.items()}
 
 
-def cell_of(row: Row) -> tuple[Any, ...]:
-    spec = requested(row, "spec") or requested(row, "format")
-    return spec, requested(row, "context"), requested(row, "seed")
-
-
-def cell_of_record(record: Mapping[str, Any]) -> tuple[Any, ...]:
+def cell_of_record(record: Mapping[str, Any]) -> Cell:
     return record["spec"] or record["format"], record["context"], record["seed"]
+
+
+def task_rows(study: Study, found: Results) -> list[int]:
+    """Rows of tasks that were asked of the study's model; none where the study is made of others' numbers."""
+    if citation(study.rows[0]):
+        return []
+    asked, weights = _asked(study.rows[0]), study.identity["fingerprint"]
+    numbers = [at for name in tabled() for at in found.of_kind(name)]
+    own = [at for at in numbers if _asked(found.rows[at]) == asked]
+    return [at for at in own if not weights or fingerprint_of(found.rows[at]) in ("", weights)]
+
+
+def _asked(row: Row) -> list[Any]:
+    return [requested(row, name) for name in SAME]
+
+
+def part(row: Row) -> str:
+    """The task of a retrieval row, the mode of a generation row."""
+    own = reported(row["kind"])
+    return str((row.get(own.name) or {}).get(own.part) or part_of(row))

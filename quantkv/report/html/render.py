@@ -20,8 +20,7 @@ from quantkv.report.html.alerts import alerts
 from quantkv.report.html.data import payload
 from quantkv.report.html.grid import grids
 from quantkv.report.html.index import Results, results
-from quantkv.report.html.limits import limits
-from quantkv.report.html.words import words
+from quantkv.report.html.words import limits, words
 from quantkv.rows.row import strict_json
 from quantkv.studies.captions import caption, marks
 from quantkv.studies.study import Row, Study
