@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from quantkv.commands.cli import app
 from quantkv.commands.paper_files import settings_of, write_paper
 from quantkv.errors import QuantKVError
-from quantkv.report.extras import inspections_in
+from quantkv.report.pictures import inspections_in
 from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows
 

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from quantkv.errors import QuantKVError
-from quantkv.report.extras import inspections_in
 from quantkv.report.figures import titles
+from quantkv.report.pictures import inspections_in
 from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows
 from quantkv.sweep.config import Report

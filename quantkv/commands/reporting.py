@@ -33,7 +33,7 @@ def print_report(
     rows: list[dict[str, Any]], folder: Path, out: Path, chosen: Report, console: Console, *, table: bool
 ) -> Written:
     """The numbers (if ``table``), then the files."""
-    from quantkv.report.extras import inspections_in
+    from quantkv.report.pictures import inspections_in
     from quantkv.report.terminal import terminal_table
     from quantkv.report.write import write_report
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quantkv.report.figures import figure_title, kinds_of
-from quantkv.report.picture import Picture
+from quantkv.report.pictures import Picture
 from quantkv.report.tables import Block, by_context, latex_lines, markdown_lines
 from quantkv.studies.best import rule
 from quantkv.studies.captions import marks, sentences
