@@ -20,7 +20,7 @@ from quantkv.policy import Window
 from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.spec.tensors import TensorSpec
 from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, TensorStore, page_layout
-from quantkv.store.bytes import tensor_nbytes
+from quantkv.store.layout import tensor_nbytes
 
 HEADS, HEAD_DIM = 2, 32
 CALLS = ([192], [48, 16, 7, 121], [1] * 192)
@@ -113,16 +113,7 @@ def _filled(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor, calls: 
         )
         assert seen is None or torch.equal(read[:, :, :packed], seen[:, :, :packed]), "a packed value changed"
         seen, packed = read, min(first, start)
-        predicted = tensor_nbytes(
-            store.codec,
-            window,
-            rows=2,
-            num_heads=HEADS,
-            head_dim=HEAD_DIM,
-            length=store.length,
-            dtype=x.dtype,
-            lanes=lanes,
-        )
+        predicted = tensor_nbytes(store.codec, window, store.shape, x.dtype, lanes, store.length)
         assert store.nbytes == predicted, f"{store.nbytes} bytes held, {predicted} predicted"
     return store
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from quantkv import TensorSpec, parse_spec
 from quantkv.native import FLOATS
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
-from quantkv.store.page_format import page_format
+from quantkv.store.layout import page_format
 from quantkv.store.pages import PageStore
 
 

@@ -15,7 +15,7 @@ from quantkv import TensorSpec
 from quantkv.codecs import Kernel, Sharing
 from quantkv.codecs.affine import Affine
 from quantkv.native import kernels
-from quantkv.store.page_format import page_format
+from quantkv.store.layout import page_format
 
 native = kernels()
 if native is None:

@@ -57,7 +57,7 @@ def _exact(view: View) -> tuple[list[int], int, int, int, int, int, int, int, tu
     if extra is not None and extra.stride(-1) != 1:
         extra = view.extra = extra.contiguous()
     return (
-        view.visible, native.FLOATS[view.dtype], sinks.buffer.data_ptr(), sinks.count,
+        view.visible, native.FLOATS[view.dtype], sinks.buffer.data_ptr(), sinks.capacity,
         ring.buffer.data_ptr(), ring.capacity, 0 if extra is None else extra.data_ptr(), view.extra_from,
         (0, 0, 0) if extra is None else extra.stride()[:3],
     )  # fmt: skip

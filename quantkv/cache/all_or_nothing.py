@@ -38,12 +38,12 @@ class AllOrNothing(DynamicCache):
             return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
 
     def _unless_refused(self, layer_idx: int) -> AbstractContextManager[None]:
-        return unchanged_on_error(_exact(self.layers[layer_idx : layer_idx + 1]))
+        return unchanged_on_error(exact_layers(self.layers[layer_idx : layer_idx + 1]))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Zero or less takes back that many tokens of every layer, a positive number keeps that many. To take
         back none lets go of tokens that were recorded for it."""
-        length = max(map(_seq_length, self.layers), default=0)
+        length = max(map(seq_length, self.layers), default=0)
         keep = max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
         if keep < length:
             self._refuse_running_states(length - keep)
@@ -64,9 +64,8 @@ class AllOrNothing(DynamicCache):
         self._change("batch_select_indices", indices)
 
     def _change(self, method: str, *args: Any, verify: Callable[[Any], None] = lambda layer: None) -> None:
-        """Call a method of every layer, and `verify` after each of transformers'; raises what the first layer
-        to refuse raises."""
-        packed, exact = _packed(self.layers), _exact(self.layers)
+        """Call a method of every layer, and `verify` after transformers' own; raises the first refusal."""
+        packed, exact = packed_layers(self.layers), exact_layers(self.layers)
         for layer in packed:  # first, as they can say no without having changed
             layer.check(method, *args)
         with unchanged_on_error(exact):  # next, as they can be put back
@@ -98,11 +97,11 @@ def unchanged_on_error(exact: Iterable[Any]) -> Iterator[None]:
         raise
 
 
-def _packed(layers: Iterable[Any]) -> list[QuantizedLayer]:
+def packed_layers(layers: Iterable[Any]) -> list[QuantizedLayer]:
     return [layer for layer in layers if isinstance(layer, QuantizedLayer)]
 
 
-def _exact(layers: Iterable[Any]) -> list[Any]:
+def exact_layers(layers: Iterable[Any]) -> list[Any]:
     return [layer for layer in layers if not isinstance(layer, QuantizedLayer)]
 
 
@@ -110,7 +109,7 @@ def _attributes(layer: Any) -> dict[str, Any]:
     return {name: dict(x) if isinstance(x, dict) else x for name, x in vars(layer).items()}
 
 
-def _seq_length(layer: Any) -> int:
+def seq_length(layer: Any) -> int:
     """Tokens that a layer counts; 0 for one that keeps a running state or nothing."""
     return int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else 0
 

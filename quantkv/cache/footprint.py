@@ -1,8 +1,8 @@
 """Bytes of a whole cache, in closed form: what each layer of a model holds, from shapes and lengths alone.
 
-Packed layers follow `store.bytes`. The layers that transformers builds itself are exact: full attention grows
-with every token; a sliding (or chunked) window keeps its last `window − 1` tokens, and beside them those of
-the last call until the next one comes; linear attention and convolutions keep a state of fixed size.
+Packed layers follow `store.layout`. The layers that transformers builds itself are exact: full attention
+grows with every token; a sliding (or chunked) window keeps its last `window − 1` tokens, and beside them
+those of the last call until the next one comes; linear attention and convolutions keep a state of fixed size.
 """
 
 from __future__ import annotations
@@ -16,46 +16,31 @@ from typing import Any
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.layer_shapes import LayerShape, TensorShape
 from quantkv.cache.quantized import QuantizedCache
-from quantkv.spec.specs import CacheSpec
-from quantkv.spec.tensors import TensorSpec
-from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, page_layout
-from quantkv.store.bytes import tensor_nbytes
+from quantkv.spec.specs import CacheSpec, Half
+from quantkv.store.layout import tensor_nbytes
 
 
-def exact_nbytes(layer: LayerShape, length: int, rows: int, call: int = 1) -> int:
-    """Bytes of a layer as transformers keeps it: `length` tokens, `call` of them from the last call."""
+def layer_nbytes(layer: LayerShape, spec: CacheSpec | None, length: int, rows: int, call: int = 1) -> int:
+    """Bytes of a layer with `length` tokens, `call` of them from the last call. `spec`, without overrides,
+    packs it; None: as transformers keeps it. QuantKVError where a format cannot hold such tensors."""
     if length == 0:
         return 0
-    call = min(call, length)
-    held = length if layer.window is None else min(length - call, layer.window - 1) + call
-    return rows * (layer.states + held * layer.token_nbytes)
+    call, window = min(call, length), layer.window
+    if spec is None:
+        held = length if window is None else min(length - call, window - 1) + call
+        return rows * (layer.states + held * layer.token_nbytes)
+    spec, span = (spec, None) if window is None else (replace(spec, sinks=0), window - 1)
+    nbytes = 0
+    for half, shape in _halves(layer, spec):
+        codec, held_as = half.tensor.build(), (rows, shape.heads, shape.width)
+        nbytes += tensor_nbytes(codec, half.window, held_as, shape.dtype, half.lanes, length, span=span)
+    return nbytes
 
 
-def packed_nbytes(layer: LayerShape, spec: CacheSpec, length: int, rows: int) -> int:
-    """Bytes of a quantized layer; `spec` has no per-layer overrides left. QuantKVError where it cannot hold
-    such tensors."""
-    if length == 0:
-        return 0
-    if layer.window is not None:
-        spec = replace(spec, sinks=0)
-    return sum(
-        tensor_nbytes(
-            tensor.build(),
-            window,
-            rows=rows,
-            num_heads=shape.heads,
-            head_dim=shape.width,
-            length=length,
-            dtype=shape.dtype,
-            lanes=lanes,
-            span=None if layer.window is None else layer.window - 1,
-        )
-        for shape, tensor, window, lanes in (
-            (layer.key, spec.key, spec.key_window, KEY_LANES),
-            (layer.value, spec.value, spec.value_window, VALUE_LANES),
-        )
-        if shape is not None
-    )
+def _halves(layer: LayerShape, spec: CacheSpec) -> list[tuple[Half, TensorShape]]:
+    """The keys and the values that a layer caches, each with its shape."""
+    pairs = zip(spec.halves, (layer.key, layer.value), strict=True)
+    return [(half, shape) for half, shape in pairs if shape is not None]
 
 
 @dataclass(frozen=True)
@@ -71,31 +56,20 @@ class Footprint:
     def nbytes(self, length: int, rows: int = 1, call: int = 1) -> int:
         """Bytes after `length` tokens in each of `rows` rows, `call` of them in the last call: 1 while
         decoding, `length` right after a prompt that came at once."""
-        return sum(
-            count
-            * (
-                exact_nbytes(layer, length, rows, call)
-                if spec is None
-                else packed_nbytes(layer, spec, length, rows)
-            )
-            for layer, spec, count in self.layers
-        )
+        return sum(n * layer_nbytes(layer, spec, length, rows, call) for layer, spec, n in self.layers)
 
     def peak_nbytes(self, length: int, rows: int = 1) -> int:
         """The most bytes held at any step on the way to `length` tokens.
 
         Bytes only grow, but where a format waits for more than N tokens before it packs: they fall then.
         """
-        waits = {
-            spec.quantize_after + spec.reserve for _, spec, _ in self.layers if spec and spec.quantize_after
-        }
-        stops = {length} | {min(length, wait) for wait in waits}
+        waiting = [spec for _, spec, _ in self.layers if spec and spec.quantize_after]
+        stops = {length} | {min(length, spec.quantize_after + spec.reserve) for spec in waiting}
         return max(self.nbytes(stop, rows) for stop in stops)
 
     @property
     def token_nbytes(self) -> float:
-        """Bytes that one more token of a row costs in the long run: full pages, without slabs' slack; 0 where
-        all layers are bounded."""
+        """Bytes of one more token of a row in the long run: full pages, no slack; 0 for bounded layers."""
         return sum(
             count * (layer.token_nbytes if spec is None else _page_nbytes(layer, spec))
             for layer, spec, count in self.layers
@@ -113,14 +87,8 @@ class Footprint:
 
 def _page_nbytes(layer: LayerShape, spec: CacheSpec) -> float:
     """Bytes of full pages per token of a row."""
-
-    def of(shape: TensorShape | None, tensor: TensorSpec, lanes: Lanes) -> float:
-        if shape is None:
-            return 0
-        layout = page_layout(tensor.build(), shape.heads, shape.width, shape.dtype, lanes)
-        return layout.record_bytes / layout.page_tokens
-
-    return of(layer.key, spec.key, KEY_LANES) + of(layer.value, spec.value, VALUE_LANES)
+    layouts = [half.layout(shape.heads, shape.width, shape.dtype) for half, shape in _halves(layer, spec)]
+    return sum(layout.record_bytes / layout.page_tokens for layout in layouts)
 
 
 def cache_footprint(layers: Iterable[LayerShape], cache: Any) -> Footprint:

@@ -19,8 +19,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from quantkv.attention import AttentionOptions, KVHandle, PlainReadable, attend
-from quantkv.cache.masks import have_masks_tell, is_padding, tell_cache
 from quantkv.cache.names import IMPLEMENTATION
+from quantkv.cache.padding import have_masks_tell, is_padding, tell_cache
 from quantkv.errors import QuantKVError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def quantkv_attention(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention over handles without decoding the history; everything else goes to sdpa or the reference
-    engine."""
+    """Attention over handles without decoding the history; sdpa or the reference engine do the rest."""
     _refuse(module, kwargs)
     asked = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     causal = asked and attention_mask is None
@@ -98,7 +97,9 @@ def quantkv_attention(
             position_bias=position_bias, **kwargs,
         )  # fmt: skip
     if out is None:
-        out = attend(query, _readable(key, packed), _readable(value, packed), options)
+        pair: tuple[Any, Any] = (key, value)
+        keys, values = (x.kv if packed else PlainReadable(x) for x in pair)
+        out = attend(query, keys, values, options)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -116,8 +117,7 @@ def _refuse(module: torch.nn.Module, arguments: dict[str, Any]) -> None:
 
 
 def _weights_are_collected(module: torch.nn.Module) -> bool:
-    """Whether the model that is being called was asked for attention weights: most models do not say so to
-    their attention."""
+    """Whether the model was asked for attention weights, which most do not say to their attention."""
     if getattr(getattr(module, "config", None), "output_attentions", False):
         return True
     collected = None if _COLLECTOR is None else _COLLECTOR.get()
@@ -140,10 +140,6 @@ def _check(
         raise QuantKVError(f"a mask of {list(shape)} does not fit; legal: {wanted}, bool or additive floats")
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise QuantKVError(f"a mask of {mask.dtype}; legal: bool (True = attend) or additive floats")
-
-
-def _readable(x: Any, packed: bool) -> Any:
-    return x.kv if packed else PlainReadable(x)
 
 
 def _simulated(

@@ -1,4 +1,5 @@
-"""What a model's layers cache, as far as its configuration tells, and whether a format can hold it."""
+"""What a model's layers cache, or which layer's they read, as far as its configuration tells, and whether a
+format can hold it."""
 
 from __future__ import annotations
 
@@ -6,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from quantkv.cache.without_data import model_without_data, shapes_without_data
+from quantkv.cache.layer_shapes import model_without_data, shapes_without_data
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec
-from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -21,21 +21,19 @@ _LATENT: dict[str, list[tuple[Shape, Shape] | None]] = {}
 
 
 def check_fits(spec: CacheSpec, config: PreTrainedConfig, layer: int) -> None:
-    """Raise QuantKVError where a layer cannot hold the spec; what no configuration tells is left to the
-    tensors."""
+    """Raise QuantKVError where a layer cannot hold the spec, as far as a configuration tells."""
     shapes = kv_shapes(config, layer)
     if shapes is None and "token" in (spec.key.sharing, spec.value.sharing):
         shapes = _latent_shapes(config, layer)
     if shapes is None:
         return
-    tensors = ("keys", spec.key, KEY_LANES), ("values", spec.value, VALUE_LANES)
-    for (name, tensor, lanes), shape in zip(tensors, shapes, strict=True):
+    for half, shape in zip(spec.halves, shapes, strict=True):
         try:
-            page_layout(tensor.build(), *shape, torch.float32, lanes)
+            half.layout(*shape, torch.float32)
         except QuantKVError as error:
             if shapes[0] == shapes[1]:
                 raise
-            raise QuantKVError(f"{name}: {error}") from error
+            raise QuantKVError(f"{half.name}: {error}") from error
 
 
 def kv_shapes(config: PreTrainedConfig, layer: int) -> tuple[Shape, Shape] | None:
@@ -61,8 +59,7 @@ def _text_config(config: PreTrainedConfig, layer: int) -> Any:
 
 
 def _latent_shapes(config: PreTrainedConfig, layer: int) -> tuple[Shape, Shape] | None:
-    """What latent attention caches, which differs between releases of transformers: read off the model, built
-    without data, once."""
+    """What latent attention caches, which releases of transformers change: read off a model, once."""
     if not getattr(_text_config(config, layer), "kv_lora_rank", None):
         return None
     name = config.to_json_string()
@@ -74,3 +71,16 @@ def _latent_shapes(config: PreTrainedConfig, layer: int) -> tuple[Shape, Shape] 
         pairs = [(each.key, each.value) for each in layers]
         _LATENT[name] = [((k.heads, k.width), (v.heads, v.width)) if k and v else None for k, v in pairs]
     return _LATENT[name][layer] if layer < len(_LATENT[name]) else None
+
+
+def donor(config: PreTrainedConfig, layer: int) -> int | None:
+    """The layer whose keys and values a layer reads; None where the config names none."""
+    text = config.get_text_config(decoder=True)
+    modes = getattr(text, "kv_sharing_modes", None)
+    if modes is None or modes[layer] != "reuse":
+        return None
+    sources = getattr(text, "kv_source_layers", None)
+    if sources is not None:
+        return int(sources[layer])
+    kinds = text.layer_types
+    return max((i for i in range(layer) if modes[i] == "store" and kinds[i] == kinds[layer]), default=None)

@@ -22,7 +22,7 @@ from quantkv.cache.notices import Notices
 from quantkv.cache.padding import counted_padding
 from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec
-from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore, View
+from quantkv.store import TensorStore, View
 
 PAST_RECORDING_RESERVE = 256
 """Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
@@ -32,6 +32,19 @@ _PICKS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "batch_select_indices": lambda rows, indices: rows[_on_host(indices)],
 }
 """How transformers picks rows, method by method; applied to row numbers, which live on the host."""
+
+
+def _handle_on_use(name: str) -> Any:
+    """For code that reads a layer's tensors directly: they decode on use, and cannot be set."""
+
+    def read(layer: QuantizedLayer) -> Tensor | None:
+        store = getattr(layer, name)
+        return None if store is None else KVHandle(layer._shown(store))
+
+    def write(layer: QuantizedLayer, value: None) -> None:
+        assert value is None
+
+    return property(read, write)
 
 
 class QuantizedLayer(DynamicLayer):
@@ -60,22 +73,7 @@ class QuantizedLayer(DynamicLayer):
         self.deep_rollbacks = 0
         self.padding_source = "none"
 
-    # `keys` and `values` exist for code that reads a layer's tensors directly; they decode on use.
-    @property
-    def keys(self) -> Tensor | None:
-        return None if self.key_store is None else KVHandle(self._shown(self.key_store))
-
-    @keys.setter
-    def keys(self, value: None) -> None:
-        assert value is None
-
-    @property
-    def values(self) -> Tensor | None:
-        return None if self.value_store is None else KVHandle(self._shown(self.value_store))
-
-    @values.setter
-    def values(self, value: None) -> None:
-        assert value is None
+    keys, values = _handle_on_use("key_store"), _handle_on_use("value_store")
 
     def _shown(self, store: TensorStore) -> View:
         """What a later query may read."""
@@ -93,18 +91,13 @@ class QuantizedLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, pads: list[int] | None = None
     ) -> None:
         """Build the stores for tensors of this shape, dtype and device."""
-        spec = self.spec
-        windows = (replace(w, reserve=self._reserve) for w in (spec.key_window, spec.value_window))
         self.key_store, self.value_store = (
-            TensorStore(t.build(), w, (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads, lanes=n)
-            for t, w, x, n in zip(
-                (spec.key, spec.value),
-                windows,
-                (key_states, value_states),
-                (KEY_LANES, VALUE_LANES),
-                strict=True,
+            TensorStore(
+                half.tensor.build(), replace(half.window, reserve=self._reserve),
+                (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads, lanes=half.lanes,
             )
-        )
+            for half, x in zip(self.spec.halves, (key_states, value_states), strict=True)
+        )  # fmt: skip
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
@@ -153,20 +146,9 @@ class QuantizedLayer(DynamicLayer):
     def _begin(self, key_states: Tensor, value_states: Tensor, attention_kwargs: dict[str, Any]) -> None:
         rows, length = key_states.shape[0], key_states.shape[-2]
         pads = self._find_pads(attention_kwargs, rows, length)
-        if self._fits(key_states, value_states, pads):
-            return
-        self.lazy_initialization(key_states, value_states, pads)
-
-    def _fits(self, key_states: Tensor, value_states: Tensor, pads: list[int]) -> bool:
-        """Whether the stores of an emptied layer can serve again."""
-        return (
-            all(
-                (s.rows, s.heads, s.head_dim, s.dtype, s.device, s.pads)
-                == (x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device, pads)
-                for s, x in zip(self.stores, (key_states, value_states), strict=False)
-            )
-            and len(self.stores) == 2
-        )
+        given = [(x.shape[:2], x.shape[3], x.dtype, x.device, pads) for x in (key_states, value_states)]
+        if [(s.shape[:2], s.head_dim, s.dtype, s.device, s.pads) for s in self.stores] != given:
+            self.lazy_initialization(key_states, value_states, pads)  # an emptied layer's stores serve again
 
     def _find_pads(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> list[int]:
         """Left padding of each row: from the mask, else from position ids that show it, else none."""
@@ -196,8 +178,7 @@ class QuantizedLayer(DynamicLayer):
         return self.get_seq_length() + length, 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Zero or less drops that many tokens; a positive number keeps that many (as transformers before
-        5.14 calls it)."""
+        """Zero or less drops so many tokens; more keeps so many (as transformers before 5.14 calls it)."""
         keep = self._kept(tokens_to_remove)
         if keep < self.get_seq_length():
             deep = [store.truncate(keep) for store in self.stores]
@@ -225,8 +206,7 @@ class QuantizedLayer(DynamicLayer):
         self._select(self.rows_after("batch_select_indices", indices))
 
     def rows_after(self, method: str, argument: Any) -> list[int]:
-        """The present rows that a call leaves, in order; raises what torch raises where there are no such
-        rows."""
+        """The present rows that a call leaves, in order; raises what torch raises where there are none."""
         if not self.get_seq_length():
             return list(range(self._rows))
         rows = _PICKS[method](torch.arange(self._rows), argument)

@@ -14,6 +14,5 @@ CACHE_ARGUMENTS = ("cache", "past_key_values")
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """The name under which `model.forward` takes a cache: `cache` from transformers 5.24 on,
-    `past_key_values` before."""
+    """How `model.forward` calls a cache: `cache` from transformers 5.24 on, `past_key_values` before."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"

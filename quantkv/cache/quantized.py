@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from quantkv.cache.all_or_nothing import AllOrNothing
-from quantkv.cache.donors import donor
-from quantkv.cache.exact_layers import held_nbytes, held_tensors
-from quantkv.cache.kv_shapes import check_fits
+from quantkv.cache.all_or_nothing import AllOrNothing, exact_layers, packed_layers, seq_length
+from quantkv.cache.kv_shapes import check_fits, donor
 from quantkv.cache.layer import QuantizedLayer
-from quantkv.cache.masks import ASKED_FOR_MASK, LENGTH_READ, have_masks_tell
+from quantkv.cache.layer_shapes import held_nbytes, held_tensors
 from quantkv.cache.notices import Notices
+from quantkv.cache.padding import ASKED_FOR_MASK, LENGTH_READ, have_masks_tell
 from quantkv.cache.saving import read_cache, write_cache
 from quantkv.cache.sliding import QuantizedSlidingLayer
 from quantkv.errors import QuantKVError, UnsupportedError
@@ -62,25 +62,19 @@ class QuantizedCache(AllOrNothing):
 
     def _replace(self, index: int, layer: Any) -> None:
         spec = self.spec.for_layer(index, len(self.layers))
-        slides = type(layer) is DynamicSlidingWindowLayer
         if not packs(spec, layer):
             self._reasons[index] = _why_exact(layer, donor(self.config, index))
             return
         check_fits(spec, self.config, index)
-        options: dict[str, Any] = {
-            "prefill": self.prefill,
-            "pads": partial(self._take_pads, index),
-            "notices": self._notices,
-        }
-        self.layers[index] = (
-            QuantizedSlidingLayer(spec, layer.sliding_window, **options)
-            if slides
-            else QuantizedLayer(spec, **options)
-        )
+        make: Callable[..., QuantizedLayer] = QuantizedLayer
+        if type(layer) is DynamicSlidingWindowLayer:
+            make = partial(QuantizedSlidingLayer, sliding_window=layer.sliding_window)
+        pads = partial(self._take_pads, index)
+        self.layers[index] = make(spec, prefill=self.prefill, pads=pads, notices=self._notices)
 
     @property
     def quantized_layers(self) -> list[QuantizedLayer]:
-        return [layer for layer in self.layers if isinstance(layer, QuantizedLayer)]
+        return packed_layers(self.layers)
 
     @property
     def num_quantized_layers(self) -> int:
@@ -95,8 +89,7 @@ class QuantizedCache(AllOrNothing):
 
     @property
     def saturated(self) -> int:
-        """Stored scales, zeros and values at the end of their dtype's range: there the format could not hold
-        what it was given."""
+        """Stored scales, zeros and values at the end of their dtype's range: what was given did not fit."""
         return sum(layer.saturated for layer in self.quantized_layers)
 
     def update(
@@ -147,16 +140,14 @@ class QuantizedCache(AllOrNothing):
                 layer.activate_past_recording()
 
     def fork(self) -> QuantizedCache:
-        """A cache that continues from here on its own. Packed bytes are shared until one of the two writes
-        to them."""
+        """A cache that continues on its own; packed bytes are shared until one of the two writes."""
         other = copy.copy(self)
         other._pads = dict(self._pads)
         other.layers = [_fork_layer(layer, other, index) for index, layer in enumerate(self.layers)]
         return other
 
     def truncate(self, length: int) -> None:
-        """Keep the first `length` tokens; bit-equal to never having gone further within the reserve (see
-        `describe()` beyond it)."""
+        """Keep the first `length` tokens: within the reserve bit-equal to never having gone further."""
         surplus = self.get_seq_length() - length
         if length < 0 or surplus < 0:
             raise QuantKVError(f"cannot keep {length} of {self.get_seq_length()} tokens")
@@ -226,8 +217,7 @@ class QuantizedCache(AllOrNothing):
 
     @property
     def exact_nbytes(self) -> int:
-        """Bytes of tokens that are held exactly: sinks, window and reserve, and layers that are not
-        quantized."""
+        """Bytes of exact tokens: sinks, window and reserve, and layers that are not quantized."""
         return self._nbytes_of_layers(lambda layer: layer.exact_nbytes)
 
     @property
@@ -242,27 +232,18 @@ class QuantizedCache(AllOrNothing):
 
     def _nbytes_of_layers(self, packed: Callable[[QuantizedLayer], int]) -> int:
         """Bytes by a count for packed layers; others count as transformers holds them."""
-        return sum(
-            packed(layer) if isinstance(layer, QuantizedLayer) else held_nbytes(layer)
-            for layer in self.layers
-        )
+        return sum(map(packed, self.quantized_layers)) + sum(map(held_nbytes, exact_layers(self.layers)))
 
     @property
     def elements(self) -> int:
         """Key and value elements that the cached tokens stand for."""
-        return sum(
-            s.rows * s.heads * s.head_dim * s.length for layer in self.quantized_layers for s in layer.stores
-        ) + sum(
-            t.numel()
-            for layer in self.layers
-            if not isinstance(layer, QuantizedLayer)
-            for t in held_tensors(layer)
-        )
+        packed = (math.prod(s.shape) * s.length for layer in self.quantized_layers for s in layer.stores)
+        exact = (t.numel() for layer in exact_layers(self.layers) for t in held_tensors(layer))
+        return sum(packed) + sum(exact)
 
     @property
     def effective_bits(self) -> float:
-        """Bits held per cached element, window, sinks, reserve and slack included; NaN while the cache is
-        empty."""
+        """Bits held per cached element, window, sinks, reserve and slack included; NaN of an empty cache."""
         return 8 * self.nbytes / self.elements if self.elements else float("nan")
 
     def describe(self) -> pd.DataFrame:
@@ -270,9 +251,8 @@ class QuantizedCache(AllOrNothing):
         and events: saturated numbers, exact history packed late, roll-backs beyond the reserve."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [self._describe_layer(i, layer) for i, layer in enumerate(self.layers)]
-        ).set_index("layer")
+        rows = [self._describe_layer(i, layer) for i, layer in enumerate(self.layers)]
+        return pd.DataFrame(rows).set_index("layer")
 
     def _describe_layer(self, index: int, layer: Any) -> dict[str, Any]:
         if not isinstance(layer, QuantizedLayer):
@@ -282,7 +262,7 @@ class QuantizedCache(AllOrNothing):
                 "format": "exact",
                 "why": self._reasons[index],
                 "engine": "transformers",
-                "tokens": int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else 0,
+                "tokens": seq_length(layer),
                 "nbytes": held_nbytes(layer),
             }
         key, value = layer.key_store, layer.value_store
@@ -316,8 +296,7 @@ def _why_exact(layer: Any, shared: int | None) -> str:
 
 
 def _copied(source: Any, layer: Any) -> Any:
-    """A copy of `source`, or `layer` with its tokens where they are of two kinds (a cache made without a
-    config holds whole windows)."""
+    """A copy of `source`, or `layer` with its tokens if its kind differs, as in caches without a config."""
     if type(source) is type(layer) or not source.get_seq_length():
         return copy.deepcopy(source)
     layer.update(source.keys, source.values)

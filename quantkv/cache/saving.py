@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from quantkv.cache.exact_layers import layer_state, restore_layer
 from quantkv.cache.layer import QuantizedLayer
-from quantkv.errors import QuantKVError, first_line
+from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.spec.specs import CacheSpec, parse_spec
 
 if TYPE_CHECKING:
@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 3
 _PASSING = (
-    "_name_or_path",
-    "transformers_version",
-    "dtype",
-    "torch_dtype",
-    "_attn_implementation",
-    "use_cache",
-)
+    "_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation", "use_cache",
+)  # fmt: skip
 """Config entries that say nothing about which keys and values a model computes."""
 
 
@@ -63,13 +58,8 @@ def write_cache(
         parts, facts = layer.state() if isinstance(layer, QuantizedLayer) else layer_state(index, layer)
         held.append({"kind": type(layer).__name__, "facts": facts})
         tensors |= {f"{index}.{part}": x.contiguous().clone() for part, x in parts.items()}
-    about = {
-        "format": FORMAT_VERSION,
-        "spec": str(spec),
-        "prefill": prefill,
-        "model": model_facts(config),
-        "layers": held,
-    }
+    about = {"format": FORMAT_VERSION, "spec": str(spec), "prefill": prefill}
+    about |= {"model": model_facts(config), "layers": held}
     try:
         save_file(tensors, path, metadata={"quantkv": json.dumps(about)})
     except (OSError, SafetensorError) as error:
@@ -77,8 +67,7 @@ def write_cache(
 
 
 def read_cache(path: Path, config: PreTrainedConfig, spec: str | CacheSpec | None = None) -> SavedCache:
-    """What was saved, for the model that `config` describes. Raises QuantKVError naming both sides of any
-    disagreement."""
+    """What was saved, for the model of `config`. QuantKVError names both sides of any disagreement."""
     about, tensors = _read(path)
     _check(path, about, config, spec)
     return SavedCache(path, about["spec"], about["prefill"], about["layers"], tensors)
@@ -125,3 +114,49 @@ def _check(path: Path, about: Any, config: PreTrainedConfig, spec: str | CacheSp
             f"{k} {saved.get(k)!r} in the file, {given.get(k)!r} in the model" for k in different[:4]
         )
         raise QuantKVError(f"{path} belongs to another model: {both}")
+
+
+def layer_state(index: int, layer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Every attribute: tensors by `name` or, in a dict, `name.number`; what is none by its value."""
+    tensors: dict[str, Tensor] = {}
+    facts: dict[str, Any] = {}
+    for name, held in vars(layer).items():
+        if isinstance(held, Tensor):
+            tensors[name] = held
+        elif isinstance(held, dict):
+            tensors |= {f"{name}.{n}": x for n, x in held.items() if isinstance(x, Tensor)}
+            facts[name] = {str(n): _fact(index, x) for n, x in held.items() if not isinstance(x, Tensor)}
+        else:
+            facts[name] = _fact(index, held)
+    return tensors, facts
+
+
+def restore_layer(layer: Any, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Give a new layer the attributes that `layer_state` told."""
+    attributes = vars(layer)
+    for name, fact in facts.items():
+        plural = isinstance(fact, dict)
+        attributes[name] = {int(n): _value(x) for n, x in fact.items()} if plural else _value(fact)
+    for name, tensor in tensors.items():
+        name, _, number = name.partition(".")
+        if number:
+            attributes[name][int(number)] = tensor
+        else:
+            attributes[name] = tensor
+
+
+def _fact(index: int, value: Any) -> Any:
+    """A value as JSON says it: dtypes by name, and devices by nothing, as a file is loaded to the host."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if isinstance(value, torch.device):
+        return "host"
+    raise UnsupportedError(f"layer {index} holds a {type(value).__name__}, which cannot be saved")
+
+
+def _value(fact: Any) -> Any:
+    if fact == "host":
+        return torch.device("cpu")
+    return getattr(torch, fact.removeprefix("torch.")) if isinstance(fact, str) else fact

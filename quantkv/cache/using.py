@@ -90,8 +90,7 @@ def _ask_for_cache(model: PreTrainedModel, kwargs: dict[str, Any]) -> None:
 
 
 def _keeping_cache(prepare: Callable[..., Any]) -> Callable[..., Any]:
-    """`prepare_inputs_for_generation` for models that leave the cache out where they want all tokens
-    again."""
+    """`prepare_inputs_for_generation` of models that leave the cache out where they want all tokens again."""
 
     @wraps(_function(prepare))  # generate reads its signature
     def prepared(own: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:

@@ -12,8 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from quantkv.cache.exact_layers import held_tensors
-from quantkv.cache.layer_shapes import LayerShape, layer_shapes
+from quantkv.cache.layer_shapes import LayerShape, held_tensors, layer_shapes
 from quantkv.cache.names import cache_argument
 from quantkv.errors import QuantKVError
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from quantkv.cache.donors import donor
+from quantkv.cache.kv_shapes import donor
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule

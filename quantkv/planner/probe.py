@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig
 
-from quantkv.cache.layer_shapes import LayerShape
-from quantkv.cache.without_data import model_without_data, shapes_without_data
+from quantkv.cache.layer_shapes import LayerShape, model_without_data, shapes_without_data
 from quantkv.planner.stored_weights import quantization_of, stored_nbytes
 
 

@@ -1,5 +1,4 @@
-"""Cache specs: frozen, validated at construction, printed and parsed as one short canonical string (grammar
-in `quantkv.spec.text`)."""
+"""Cache specs: frozen, validated at construction, said by one short string (grammar: `quantkv.spec.text`)."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +15,7 @@ from quantkv.policy import Window, policy_named
 from quantkv.spec.named import NAMES, PUBLISHED, TENSOR_TEXTS
 from quantkv.spec.tensors import DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec, check_count
 from quantkv.spec.text import Defaults, Said, read_tensor, read_text, tensor_parts
-from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
+from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, PageLayout, page_layout
 from quantkv.wording.suggestions import did_you_mean
 
 
@@ -44,6 +43,19 @@ class LayerRange:
         if (first < 0) == (last < 0) and last < first:
             raise QuantKVError(f"layer range {text!r} ends before it begins; legal: {last}-{first}")
         return cls(first, last)
+
+
+class Half(NamedTuple):
+    """The keys, or the values, of one layer under a format."""
+
+    name: str
+    tensor: TensorSpec
+    window: Window
+    lanes: Lanes
+
+    def layout(self, heads: int, width: int, dtype: torch.dtype) -> PageLayout:
+        """How pages hold tensors `[B, heads, T, width]`; QuantKVError where they cannot."""
+        return page_layout(self.tensor.build(), heads, width, dtype, self.lanes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +109,13 @@ class CacheSpec:
     def value_window(self) -> Window:
         return self.value.window(self.sinks, self.reserve, self.quantize_after, self.policy)
 
+    @property
+    def halves(self) -> tuple[Half, Half]:
+        return (
+            Half("keys", self.key, self.key_window, KEY_LANES),
+            Half("values", self.value, self.value_window, VALUE_LANES),
+        )
+
     def for_layer(self, layer: int, num_layers: int) -> CacheSpec:
         """The spec of one layer, overrides applied."""
         spec = replace(self, layers=())
@@ -121,11 +140,8 @@ class CacheSpec:
         self, *, head_dim: int, num_key_value_heads: int, dtype: torch.dtype = torch.float32
     ) -> float:
         """Bits per element of full pages, keys and values averaged, without per-layer overrides."""
-        bits = [
-            page_layout(t.build(), num_key_value_heads, head_dim, dtype, lanes).bits_per_element
-            for t, lanes in ((self.key, KEY_LANES), (self.value, VALUE_LANES))
-        ]
-        return sum(bits) / 2
+        layouts = [half.layout(num_key_value_heads, head_dim, dtype) for half in self.halves]
+        return sum(layout.bits_per_element for layout in layouts) / 2
 
 
 def parse_spec(

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from quantkv.store.memory import allocate, copied
+from quantkv.store.pool import allocate
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 class ExactTokens:
-    """Exact tokens of some rows, in one buffer `[rows, heads, slots, head_dim]` that is written in place."""
+    """Exact tokens of some rows, in a buffer `[rows, heads, capacity, head_dim]` that is written in place."""
 
     def __init__(
-        self, shape: tuple[int, int, int], slots: int, dtype: torch.dtype, device: torch.device
+        self, shape: tuple[int, int, int], capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """`shape` is (rows, heads, head_dim)."""
         rows, heads, head_dim = shape
-        self.buffer = allocate((rows, heads, slots, head_dim), dtype, device)
+        self.buffer = allocate((rows, heads, capacity, head_dim), dtype, device)
+        self.capacity = capacity
 
     def select(self, rows: Sequence[int]) -> None:
         with torch.inference_mode(False):
@@ -36,18 +37,12 @@ class ExactTokens:
         return self.clone()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"buffer": copied(state["buffer"])}
+        held = state["buffer"]
+        self.__dict__ |= state | {"buffer": allocate(held.shape, held.dtype, held.device).copy_(held)}
 
 
 class Ring(ExactTokens):
-    """The newest tokens of all rows; position `j` lies at slot `j mod capacity`, so appending never moves
-    anything."""
-
-    def __init__(
-        self, shape: tuple[int, int, int], capacity: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(shape, capacity, dtype, device)
-        self.capacity = capacity
+    """The newest tokens of all rows: position `j` lies at slot `j mod capacity`, and appending moves none."""
 
     def write(self, start: int, x: Tensor, rows: Sequence[int] | None = None) -> None:
         """Put `[R, H, T, D]` at positions from `start` on; T is at most the capacity."""
@@ -74,15 +69,9 @@ class Ring(ExactTokens):
 class Sinks(ExactTokens):
     """The first real tokens of each row, exact for good."""
 
-    def __init__(
-        self, shape: tuple[int, int, int], count: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(shape, count, dtype, device)
-        self.count = count
-
     def write(self, start: int, x: Tensor, pads: Sequence[int]) -> None:
         """Keep what of `[B, H, T, D]`, whose first token is at position `start`, belongs to the sinks."""
         for row, pad in enumerate(pads):
-            low, high = max(pad, start), min(pad + self.count, start + x.shape[-2])
+            low, high = max(pad, start), min(pad + self.capacity, start + x.shape[-2])
             if low < high:
                 self.buffer[row, :, low - pad : high - pad] = x[row, :, low - start : high - start]

@@ -1,5 +1,5 @@
 """Where a page's fields lie in its record, and how many pages are allocated: everything that decides bytes,
-as pure functions.
+as pure functions, and how kernels are told.
 
 A page is one fixed byte record of one layer and one row, keys and values apart. It holds as many tokens as
 make at least 4 KiB of data per head (the codec's group and 128 times a power of two), because smaller pieces
@@ -12,13 +12,16 @@ plainly, `[heads, entries, width]`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from quantkv.codecs import Codec, Field
+from quantkv.codecs import Codec, Field, Sharing
 from quantkv.errors import QuantKVError
+from quantkv.native import FLOATS, kernels
 from quantkv.policy import Window
 from quantkv.store.tiles import PLANES, Lanes, head_bytes, join_planes, split_planes, tile, untile
 
@@ -28,14 +31,12 @@ TOKEN_MULTIPLE = 128
 ALIGNMENT = 64
 """Planes and fields start at cache-line boundaries, so that kernels may load them aligned."""
 GROWTH = 8
-"""A new slab holds one page per row until this many exist, then one eighth of what is allocated: slack
-stays below 1/8."""
+"""A new slab is one page per row until this many exist, then 1/8 of what is allocated, which bounds slack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """One plane of a tiled field: `bits` of each element, `[heads, head_bytes]` bytes from `offset` of the
-    record on."""
+    """One plane of a tiled field: `bits` of each element, `[heads, head_bytes]` bytes from `offset` on."""
 
     bits: int
     offset: int
@@ -44,8 +45,7 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """Where each field of a page lies: tiled ones by name in `planes`, the others in `offsets` (bytes from
-    the start of the record)."""
+    """Where each field lies, in bytes of a page's record: tiled ones in `planes`, the others in `offsets`."""
 
     fields: tuple[Field, ...]
     planes: dict[str, tuple[Plane, ...]]
@@ -62,8 +62,7 @@ class PageLayout:
         return 8 * self.record_bytes / (self.page_tokens * self.num_heads * self.head_dim)
 
     def read(self, records: Tensor) -> dict[str, Tensor]:
-        """The fields of pages `[n, record_bytes]` as `[n, heads, entries, width]`. They may share memory
-        with the records."""
+        """Fields of pages `[n, record_bytes]` as `[n, heads, entries, width]`, perhaps in the same memory."""
         return {
             f.name: self._elements(records, f) if f.name in self.planes else self._plain(records, f)
             for f in self.fields
@@ -165,3 +164,57 @@ def allocated_pages(pages_per_row: int) -> int:
     while held < pages_per_row:
         held += next_slab_pages(held)
     return held
+
+
+def tensor_nbytes(
+    codec: Codec,
+    window: Window,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    lanes: Lanes,
+    length: int,
+    *,
+    pads: Sequence[int] | None = None,
+    span: int | None = None,
+) -> int:
+    """Bytes that a `TensorStore` holds after `length` tokens, without forks or roll-backs. `shape` is (rows,
+    heads, head_dim); with `span` only that many last tokens are kept:
+
+        rows · heads · head_dim · itemsize · (sinks + recent + flush + reserve)  +  slabs of whole pages
+    """
+    rows, heads, head_dim = shape
+    room = window.sinks + window.capacity_at(length, max(pads or [0]))
+    exact = math.prod(shape) * dtype.itemsize * room
+    layout = page_layout(codec, heads, head_dim, dtype, lanes)
+    needed = [-(-window.packed(length - pad) // layout.page_tokens) for pad in pads or [0] * rows]
+    if span is not None:
+        needed = [windowed_pages(max(needed), window, span, layout.page_tokens)] * rows
+    slots = rows * allocated_pages(-(-sum(needed) // rows))
+    return exact + slots * layout.record_bytes
+
+
+def page_format(layout: PageLayout, codec: Codec) -> Any:
+    """The layout as native kernels know it, or None where there are none for this codec or these dtypes."""
+    module, kernel = kernels(), codec.kernel()
+    if module is None or kernel is None:
+        return None
+    elements, is_raw = layout.fields[0], kernel.number == "raw"
+    scaled, sharing = kernel.sharing is not None, kernel.sharing or Sharing()
+    metadata = next((f.dtype for f in layout.fields if f.name == "scale"), torch.float16)
+    if metadata not in FLOATS or (is_raw and elements.dtype not in FLOATS):
+        return None
+    return module.Format(
+        lanes_are_tokens=layout.lanes == "tokens", page_tokens=layout.page_tokens,
+        heads=layout.num_heads, head_dim=layout.head_dim,
+        planes=[(p.bits, p.offset, p.head_bytes) for p in layout.planes[elements.name]],
+        code=kernel.number, centre=kernel.centre, unit=kernel.unit, outward=kernel.outward,
+        table=list(kernel.table), value=_name(elements.dtype if is_raw else torch.float32),
+        has_scale=scaled, scale_at=layout.offsets["scale"] if scaled else 0, meta=_name(metadata),
+        has_zero=scaled and kernel.has_zero, zero_at=layout.offsets.get("zero", 0),
+        share_tokens=sharing.tokens, share_channels=sharing.channels or layout.head_dim,
+        all_heads=sharing.all_heads,
+    )  # fmt: skip
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -17,17 +17,12 @@ from torch import Tensor
 from quantkv import native
 from quantkv.codecs import Codec
 from quantkv.codecs.saturation import count_saturated
-from quantkv.store.layout import PageLayout
-from quantkv.store.page_format import page_format
-from quantkv.store.pool import GONE, PagePool
+from quantkv.store.layout import PageLayout, page_format
+from quantkv.store.pool import GONE, PagePool, allocate
 
 
 class PageStore:
-    """Packed tokens of some rows. Token positions are counted from each row's first packed token.
-
-    `generation` grows whenever a table changes, so that what was looked up from tables can be kept until
-    then.
-    """
+    """Packed tokens of some rows. Token positions are counted from each row's first packed token."""
 
     def __init__(
         self, codec: Codec, layout: PageLayout, rows: int, device: torch.device, pool: PagePool | None = None
@@ -37,7 +32,7 @@ class PageStore:
         self.pool.users.add(self)
         self.tables: list[list[int]] = [[] for _ in range(rows)]
         self.used: list[int] = [0] * rows
-        self.generation = 0
+        self.generation = 0  # grows whenever a table changes: what was looked up may be kept until then
         kernel = codec.kernel()
         self._encodes = kernel is not None and kernel.number != "table"  # codebooks choose codes themselves
         floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
@@ -62,13 +57,11 @@ class PageStore:
         self._saturated = count
 
     def page_pointers(self, row: int, first: int = 0, last: int | None = None) -> list[int]:
-        """Addresses of the records of a row's pages `[first, last)`, 64-byte aligned; 0 where a page is
-        gone."""
+        """Addresses of a row's pages `[first, last)`, 64-byte aligned; 0 where a page is gone."""
         return [self.pool.address(number) for number in self.tables[row][first:last]]
 
     def fork(self) -> PageStore:
-        """A store that starts with the same tokens on the same pages; each page is freed when no fork lists
-        it any more."""
+        """A store that starts with the same tokens and pages; a page is freed once no fork lists it."""
         other = PageStore(self.codec, self.layout, len(self.tables), self.device, self.pool)
         other.used, other._saturated = list(self.used), self._saturated
         for table in self.tables:
@@ -99,8 +92,9 @@ class PageStore:
     def state(self) -> tuple[Tensor, list[list[int]]]:
         """The records of all listed pages `[pages, record_bytes]`, and the tables renumbered to them."""
         numbers, tables = self._listed()
-        records = [self.pool.record(n) for n in numbers]
-        return torch.stack(records) if records else self.pool.empty_records(), tables
+        if not numbers:
+            return allocate((0, self.layout.record_bytes), torch.uint8, self.device), tables
+        return torch.stack([self.pool.record(n) for n in numbers]), tables
 
     def _listed(self) -> tuple[list[int], list[list[int]]]:
         """The pages that tables list, and the tables as places among them."""
@@ -149,8 +143,7 @@ class PageStore:
         self.pool.reserve(sum(max(0, -(-n // page) - len(t)) for n, t in zip(tokens, self.tables)))
 
     def append(self, rows: Sequence[int], x: Tensor) -> None:
-        """Encode `[len(rows), H, T, D]` and add it to `rows`, which must hold equally many tokens; T is
-        whole groups."""
+        """Encode `[len(rows), H, T, D]`, T whole groups, and add it to `rows`, equally long so far."""
         start, length = self.used[rows[0]], x.shape[-2]
         self._add_pages(rows, start, start + length)
         if self._kernels_encode(x):
@@ -189,8 +182,7 @@ class PageStore:
     def _write(
         self, rows: Sequence[int], index: int, span: tuple[int, int], fields: dict[str, Tensor], start: int
     ) -> None:
-        """Copy tokens `span` of the encoded `fields`, whose first token is `start`, into page `index` of
-        `rows`."""
+        """Copy tokens `span` of `fields`, whose first token is `start`, into page `index` of `rows`."""
         base = index * self.layout.page_tokens
         numbers = [self.tables[row][index] for row in rows]
         for first, last, records in self.pool.runs(numbers):
@@ -307,8 +299,7 @@ def _release_all(pool: PagePool, tables: list[list[int]]) -> None:
 
 
 def _whole_pages(x: Tensor, low: int, rows: int) -> Iterator[tuple[int, Tensor]]:
-    """Cut pages `[n, H, P, D]`, counted from `low` with rows innermost, into blocks `[pages, rows, H, P,
-    D]` that start at a row."""
+    """Cut pages `[n, H, P, D]` from `low` on, rows innermost, into blocks `[pages, rows, H, P, D]`."""
     if low % rows == 0 and len(x) % rows == 0:
         yield low, x.unflatten(0, (-1, rows))
     else:

@@ -17,13 +17,18 @@ from torch import Tensor
 
 from quantkv import native
 from quantkv.store.layout import PageLayout, allocated_pages
-from quantkv.store.memory import allocate
 
 HUGE_SLAB = 1 << 22
 """Slabs of so many bytes ask the system for large memory pages: a head's pieces lie far apart, and looking up
 where took a fifth of the time."""
 GONE = -1
 """The place of a page in a table once its tokens are out of reach."""
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Uninitialised memory that can always be written: what inference mode makes cannot, once outside it."""
+    with torch.inference_mode(False):
+        return torch.empty(shape, dtype=dtype, device=device)
 
 
 class PagePool:
@@ -109,12 +114,8 @@ class PagePool:
         slab = self._slab(number)
         return self.slabs[slab][number - self._first[slab]]
 
-    def empty_records(self) -> Tensor:
-        return allocate((0, self.layout.record_bytes), torch.uint8, self.device)
-
     def runs(self, numbers: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
-        """Index ranges of `numbers` whose pages lie together, with their records as `[n, record_bytes]`
-        views."""
+        """Ranges of `numbers` whose pages lie together, with their records: views `[n, record_bytes]`."""
         edges = set(self._first)
         starts = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1] + 1 or n in edges]
         for low, high in pairwise([*starts, len(numbers)]):

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from quantkv.codecs import Codec, compute_dtype
 from quantkv.policy import Window
-from quantkv.store.bytes import tensor_nbytes
 from quantkv.store.exact import Ring, Sinks
-from quantkv.store.layout import page_layout, windowed_pages
+from quantkv.store.layout import page_layout, tensor_nbytes, windowed_pages
 from quantkv.store.pages import PageStore
 from quantkv.store.tiles import Lanes
 from quantkv.store.view import StoreTally, View, row_groups
@@ -68,6 +67,11 @@ class TensorStore:
         return len(self.pads)
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, heads and width."""
+        return self.rows, self.heads, self.head_dim
+
+    @property
     def is_lossless(self) -> bool:
         """Whether packed tokens decode to what was given."""
         (*others, field) = self.pages.layout.fields
@@ -87,20 +91,10 @@ class TensorStore:
         return self.exact_nbytes + self.pages.nbytes
 
     def predicted_nbytes(self, length: int | None = None) -> int:
-        """The closed form of `nbytes` once `length` tokens are held (now, by default), if nothing was taken
-        back, reordered or forked."""
-        return tensor_nbytes(
-            self.codec,
-            self.window,
-            rows=self.rows,
-            num_heads=self.heads,
-            head_dim=self.head_dim,
-            length=self.length if length is None else length,
-            dtype=self.dtype,
-            lanes=self.lanes,
-            pads=self.pads,
-            span=self.span,
-        )
+        """The closed form of `nbytes` at `length` tokens (now, by default), if they were only appended."""
+        length = self.length if length is None else length
+        how = self.codec, self.window, self.shape, self.dtype, self.lanes
+        return tensor_nbytes(*how, length, pads=self.pads, span=self.span)
 
     def storages(self) -> Iterable[Tensor]:
         """Every tensor that this store keeps alive."""
@@ -118,23 +112,21 @@ class TensorStore:
         return self._view(self.length)
 
     def _view(self, stop: int, extra: Tensor | None = None) -> View:
-        """`stop` tokens, packed as far as they are now; `extra` are those of the running call that are not in
-        the ring."""
+        """`stop` tokens, packed as far as they are now; `extra` are those that the ring does not hold."""
         visible = self._packed_by_row(self.length)
         return View(self.pages, self.sinks, self.ring, self.pads, visible, stop, self.tally, extra)
 
     def append(self, x: Tensor) -> View:
-        """Add `[B, H, T, D]`. The view that comes back shows the state before packing, with the new tokens
-        exact."""
+        """Add `[B, H, T, D]`. The view shows the state before packing, with the new tokens exact."""
         self.tally.changes += 1  # earlier views end here; the new one, made below, does not
         if x.requires_grad:  # what is kept must not remember how it came about
             x = x.detach()
         length = self.length + x.shape[-2]
-        long, room = x.shape[-2] > self._short_call, self._room(length)
+        long, room = x.shape[-2] > self.window.reserve + 1, self._room(length)
         if not long and room > self.ring.capacity:
             self._resize_ring(room)
         self.sinks.write(self.length, x, self.pads)
-        if not long:  # a long call would overwrite tokens that its queries read, and that are packed below
+        if not long:  # a longer one would overwrite tokens that its queries read, and that are packed below
             self.ring.write(self.length, x)
         view = self._view(length, x if long else None)  # packed up to the boundary before this call
         self._pack(view, length)
@@ -148,20 +140,14 @@ class TensorStore:
         ]
         return view
 
-    @property
-    def _short_call(self) -> int:
-        """The longest call that fits the ring beside everything a query of that call may read."""
-        return self.window.reserve + 1
-
     def _room(self, length: int) -> int:
         return self.window.capacity_at(length, max(self.pads, default=0))
 
     def _new_ring(self, capacity: int) -> Ring:
-        return Ring((self.rows, self.heads, self.head_dim), capacity, self.dtype, self.device)
+        return Ring(self.shape, capacity, self.dtype, self.device)
 
     def _renew_ring(self, view: View, length: int, room: int) -> None:
-        """The old ring and a long call's own tensor belong to the view; keep the newest tokens in a new
-        ring."""
+        """Keep the newest tokens in a new ring: the old one and a long call's tensor belong to the view."""
         start = max(0, length - room)
         self.ring = self._new_ring(room)
         self.ring.write(start, view.exact(start, length))
@@ -190,8 +176,7 @@ class TensorStore:
             self.packed_at = length
 
     def evict(self, before: int, length: int) -> None:
-        """Positions below `before` will never be read again once `length` tokens are held: free their
-        pages."""
+        """Free pages of positions below `before`, which nobody reads once `length` tokens are held."""
         page, packed = self.pages.layout.page_tokens, self._packed_by_row(length)
         for row, pad in enumerate(self.pads):
             pages = min(before - pad - self.window.sinks, packed[row]) // page
@@ -201,8 +186,7 @@ class TensorStore:
 
     @property
     def readable_from(self) -> int:
-        """The first position that every row still holds: those before it were never told, or their pages have
-        been given up."""
+        """The first position that every row holds: earlier ones were never told, or their pages are gone."""
         gone = [self.pages.gone(row) for row in range(self.rows)]
         return max(self.begins, *(pad + self.window.sinks + n for pad, n in zip(self.pads, gone) if n), 0)
 
@@ -223,8 +207,7 @@ class TensorStore:
                 self.pads[row], self._held_from[row] = pad, pad + self.window.sinks
 
     def truncate(self, length: int) -> int:
-        """Keep the first `length` tokens. Returns how many rows had to take decoded values for exact ones
-        (a deep roll-back)."""
+        """Keep the first `length` tokens. Returns how many rows took decoded values for exact ones (deep)."""
         self.tally.changes += 1
         length = min(length, self.length)
         if self._room(length) > self.ring.capacity:  # before rows put decoded tokens there
@@ -269,8 +252,7 @@ class TensorStore:
         self._resize_ring(self._room(self.length))
 
     def fork(self) -> TensorStore:
-        """A store with the same tokens: pages are shared until one of the two appends to them, the exact
-        tokens are copied."""
+        """A store with the same tokens: pages are shared until one of the two appends, the rest is copied."""
         other = copy.copy(self)
         other.pages = self.pages.fork()
         other.ring, other.sinks = self.ring.clone(), self.sinks.clone()

@@ -80,8 +80,7 @@ class View:
         return replace(self, visible=list(self.pages.used))
 
     def read(self, start: int, stop: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros where
-        padding."""
+        """Positions `[start, stop)` as `[B, H, stop − start, D]`: decoded where packed, zeros for padding."""
         self.check()
         start, stop = start + self.start, stop + self.start
         if start < stop and (start < 0 or stop > self.stop):  # beyond it lies memory that nobody wrote
@@ -98,7 +97,7 @@ class View:
     def edges(self) -> list[int]:
         """Positions that cut the view into spans which readers take one by one, along page boundaries."""
         pad, rows = row_groups(self.pads)[0]
-        first, page = pad + self.sinks.count, self.pages.layout.page_tokens
+        first, page = pad + self.sinks.capacity, self.pages.layout.page_tokens
         step = max(1, SPAN_TOKENS // page) * page
         packed_end = first + self.visible[rows[0]]
         before = range(0, min(first, self.stop), SPAN_TOKENS)
@@ -108,8 +107,7 @@ class View:
         return sorted({max(0, cut - self.start) for cut in cuts})
 
     def exact(self, start: int, stop: int) -> Tensor:
-        """Exact values of positions after the sinks, from the ring and the running call's own tensor: `[B,
-        H, T, D]`."""
+        """Exact values `[B, H, T, D]` of positions after the sinks, from the ring and the running call."""
         parts = []
         if start < self.extra_from:
             parts.append(self.ring.read(start, min(stop, self.extra_from)))
@@ -121,7 +119,7 @@ class View:
     def _read_rows(self, rows: list[int], pad: int, span: tuple[int, int], dtype: torch.dtype) -> Tensor:
         """Rows that share a pad count, piece after piece: padding, sinks, packed tokens, exact ones."""
         start, stop = span
-        first = pad + self.sinks.count
+        first = pad + self.sinks.capacity
         packed_end = first + self.visible[rows[0]]
         members = slice(None) if len(rows) == len(self.pads) else rows
         parts = []
