@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from quantkv.commands.cli import app
 from quantkv.comparison import compare
 from quantkv.comparison.table import comparison_lines
-from quantkv.report import terminal_table, write_report
 from quantkv.report.html.alerts import alerts
 from quantkv.report.html.grid import grids
 from quantkv.report.html.index import results, task_rows
+from quantkv.report.terminal import terminal_table
+from quantkv.report.write import write_report
 from quantkv.studies.captions import caption
 from quantkv.studies.groups import groups
 from quantkv.studies.study import studies, summary_frame

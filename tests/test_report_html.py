@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from rows import failed_row, memory_row, quality_row, row, speed_row, sweep_rows
 
 from quantkv.drawing.style import STYLES, styles_for
-from quantkv.report import write_report
 from quantkv.report.html import page
 from quantkv.report.html.alerts import alerts
 from quantkv.report.html.grid import JOINED, grids
 from quantkv.report.html.index import results
 from quantkv.report.html.looks import DARK_BACKGROUND, MIN_CONTRAST, contrast, dark_color, looks, outline
 from quantkv.report.html.words import limits, words
+from quantkv.report.write import write_report
 from quantkv.studies.headings import heading
 
 SMOLLM2 = Path(__file__).parents[1] / "experiments" / "smollm2" / "rows"

@@ -14,12 +14,13 @@ from test_paper import retrieval_row
 
 from quantkv.comparison import compare
 from quantkv.comparison.table import comparison_lines
-from quantkv.report import terminal_table, write_report
 from quantkv.report.figures import titles
 from quantkv.report.html.data import payload
 from quantkv.report.html.index import results
 from quantkv.report.kind_tables import kind_tables
 from quantkv.report.tables import latex_table, markdown_table
+from quantkv.report.terminal import terminal_table
+from quantkv.report.write import write_report
 from quantkv.studies.captions import caption
 from quantkv.studies.study import studies
 

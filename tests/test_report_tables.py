@@ -13,9 +13,8 @@ from test_paper import retrieval_row
 from quantkv.report.markup import csv
 from quantkv.report.tables import latex_table, markdown_table
 from quantkv.report.terminal import terminal_table
-from quantkv.studies.best import best_labels
 from quantkv.studies.captions import caption, marks
-from quantkv.studies.columns import columns
+from quantkv.studies.columns import best_labels, columns
 from quantkv.studies.study import Study, studies
 from quantkv.studies.study import columns as summary_columns
 from quantkv.wording.numbers import DASH

@@ -9,9 +9,9 @@ import pytest
 from rows import memory_row, quality_row, sweep_rows
 
 from quantkv.errors import QuantKVError
-from quantkv.report import write_report
 from quantkv.report.plots import draw_together
-from quantkv.report.together import joints, markdown_together, pictures_together, said_together
+from quantkv.report.together import joints, pictures_together, said_together, tables_together
+from quantkv.report.write import write_report
 from quantkv.studies.study import studies
 from quantkv.sweep.config import Report
 
@@ -55,11 +55,12 @@ def test_another_text_keeps_studies_apart_and_what_one_did_not_measure_does_not(
 
 def test_the_table_has_a_line_for_each_format_of_each_study_and_ranks_within_one() -> None:
     (joint,) = joints(studies(GRID), ["model", "dtype"])
-    lines = [line.split(" | ") for line in markdown_together(joint).splitlines() if line.startswith("| 512")]
+    text = tables_together(joint, ["md"])["together.md"]
+    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| 512")]
     assert [line[1] for line in lines] == [label for label in joint.labels for _ in range(3)]
     bold = [(line[1], line[2]) for line in lines if "**0.0016" in "".join(line)]
     assert bold == [(label, "kivi-4") for label in joint.labels]
-    assert "Each model is ranked by itself." in markdown_together(joint)
+    assert "Each model is ranked by itself." in text
 
 
 def test_a_caption_says_once_what_holds_for_all_and_under_its_name_what_does_not() -> None:

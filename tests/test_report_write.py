@@ -13,8 +13,8 @@ import pytest
 from rows import failed_row, quality_row, sweep_rows
 
 from quantkv.errors import QuantKVError
-from quantkv.report import write_report
 from quantkv.report.figures import of_studies, panels, titles
+from quantkv.report.write import write_report
 from quantkv.sweep.config import Report
 
 FIGURES = (

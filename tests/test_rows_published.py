@@ -16,8 +16,7 @@ from quantkv.report.tables import markdown_table
 from quantkv.rows.files import read_rows
 from quantkv.rows.frames import load_results
 from quantkv.rows.published import external_rows, import_file
-from quantkv.studies.best import best_labels
-from quantkv.studies.columns import shown_columns
+from quantkv.studies.columns import best_labels, shown_columns
 from quantkv.studies.study import studies
 
 ENTRY = {"model": "M", "format": "KIVI-2", "context": 2048, "perplexity": 5.5, "bits_packed": 2.25}

@@ -11,7 +11,8 @@ from fake_measure import sweep
 from rich.console import Console
 
 from quantkv.errors import QuantKVError
-from quantkv.report import terminal_table, write_report
+from quantkv.report.terminal import terminal_table
+from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows
 from quantkv.rows.frames import load_results
 from quantkv.sweep.grid import blocks, expand

@@ -52,9 +52,9 @@ class Pair:
     def cell(self) -> dict[str, Any]:
         """Which cell this is, in the words of the first row; both formats."""
         protocol = self.a.get("protocol") or {}
-        found = place(self.a) | {"format_a": self.a["requested"]["format"]}
-        found |= {"format_b": self.b["requested"]["format"]}
-        found |= {"part": protocol.get("task") or protocol.get("mode"), "prefill": protocol.get("prefill")}
+        a, b = (row["requested"]["format"] for row in (self.a, self.b))
+        found = place(self.a) | {"format_a": a, "format_b": b, "prefill": protocol.get("prefill")}
+        found["part"] = protocol.get("task") or protocol.get("mode")
         return {name: found[name] for name in CELL}
 
 
@@ -98,15 +98,14 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         found = {"a": self.a, "b": self.b, "exit_code": self.exit_code, "verdicts": dict(self.verdicts)}
         pairs = [
-            pair.cell()
-            | {"obstacle": pair.obstacle, "differences": pair.differences}
+            {**pair.cell(), "obstacle": pair.obstacle, "differences": pair.differences}
             | {"changes": [asdict(change) for change in pair.changes]}
             for pair in self.pairs
         ]
         alone = {"only_a": list(map(place, self.only_a)), "only_b": list(map(place, self.only_b))}
-        alone |= {"near": [pair.cell() | {"differences": pair.differences} for pair in self.near]}
+        near = [{**pair.cell(), "differences": pair.differences} for pair in self.near]
         made = [asdict(origin) for origin in self.origins]
-        return strict_json(found | {"pairs": pairs, **alone, "provenance": made})
+        return strict_json(found | {"pairs": pairs, **alone, "near": near, "provenance": made})
 
     def _records(self) -> Iterator[dict[str, Any]]:
         for pair in self.pairs:

@@ -32,10 +32,11 @@ def comparison_lines(found: Comparison) -> Iterator[RenderableType]:
         yield _table(found.pairs)
         yield ""
     of = _subjects(found)
-    names = {id(pair): _name(pair, of) for pair in (*found.pairs, *found.near)}
-    yield from _grouped("not compared", ((pair.obstacle, names[id(pair)]) for pair in found.pairs))
-    yield from _grouped("differs", ((w, names[id(pair)]) for pair in found.pairs for w in pair.differences))
-    yield from _grouped("not compared", ((_asked_otherwise(pair), names[id(pair)]) for pair in found.near))
+    otherwise = [(f"asked for otherwise, {', '.join(pair.differences)}", pair) for pair in found.near]
+    differing = [(words, pair) for pair in found.pairs for words in pair.differences]
+    yield from _grouped("not compared", ((pair.obstacle, pair) for pair in found.pairs), of)
+    yield from _grouped("differs", differing, of)
+    yield from _grouped("not compared", otherwise, of)
     near = {id(row) for pair in found.near for row in (pair.a, pair.b)}
     for name, rows in (("A", found.only_a), ("B", found.only_b)):
         if alone := [row for row in rows if id(row) not in near]:
@@ -105,19 +106,17 @@ def _moved(change: Change) -> str:
     return with_interval(change.change, change.low, change.high, sign=True)
 
 
-def _grouped(title: str, said: Iterable[tuple[str | None, str]]) -> Iterator[str]:
+def _grouped(title: str, said: Iterable[tuple[str | None, Pair]], of: Mapping[int, str]) -> Iterator[str]:
     """Each thing said once, with the cells it is said of."""
-    names: dict[str, list[str]] = {}
-    for words, name in said:
+    places: dict[str, list[Pair]] = {}
+    for words, pair in said:
         if words is not None:
-            names.setdefault(words, []).append(name)
-    for words, cells in names.items():
-        shown = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
+            places.setdefault(words, []).append(pair)
+    for words, pairs in places.items():
+        cell = pairs[0].cell()
+        first = f"{cell['kind']} {_formats(pairs[0])}{of[id(pairs[0].a)]} at {_context(cell)}"
+        shown = first if len(pairs) == 1 else f"{first} and {len(pairs) - 1} more"
         yield f"{title}: {words} ({shown})"
-
-
-def _asked_otherwise(pair: Pair) -> str:
-    return f"asked for otherwise, {', '.join(pair.differences)}"
 
 
 def _subjects(found: Comparison) -> dict[int, str]:
@@ -127,11 +126,6 @@ def _subjects(found: Comparison) -> dict[int, str]:
     subjects = [{name: subject_of(row)[name] for name in ("model", "dtype")} for row in rows]
     names = told(subjects)
     return {id(row): f" of {title(own, names)}" if names else "" for row, own in zip(rows, subjects)}
-
-
-def _name(pair: Pair, of: Mapping[int, str]) -> str:
-    cell = pair.cell()
-    return f"{cell['kind']} {_formats(pair)}{of[id(pair.a)]} at {_context(cell)}"
 
 
 def _only(rows: Iterable[Any], of: Mapping[int, str]) -> Iterator[str]:

@@ -32,7 +32,7 @@ FIRST = (
 def titles() -> dict[str, str]:
     """What each figure shows, in the order of a report."""
     found = OWN | {name: text for own in kinds.names() for name, text in kind(own).figures.items()}
-    return {name: found[name] for name in sorted(found, key=_place)}
+    return {name: found[name] for name in sorted(found, key=[*FIRST, *found].index)}
 
 
 def of_studies() -> tuple[str, ...]:
@@ -57,7 +57,3 @@ def figure_title(figure: str, study: Study) -> str:
     if panel and panel.interval and study.frame[panel.interval].notna().any():
         return title.removesuffix(".") + panel.bars
     return title
-
-
-def _place(name: str) -> int:
-    return FIRST.index(name) if name in FIRST else len(FIRST)

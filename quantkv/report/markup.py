@@ -5,10 +5,10 @@ Own lines: pandas' writers know no captions under a GitHub table, no rows of gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from quantkv.wording.escapes import latex
+from quantkv.wording.escapes import latex, paragraph
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,10 +22,10 @@ def csv(frame: pd.DataFrame) -> str:
     return str(frame.convert_dtypes().to_csv(index=False, lineterminator="\n"))
 
 
-def pipes(header: Sequence[str], alignment: str, body: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a GitHub table; ``alignment`` has an l or an r for each column."""
-    for cells in (header, [SIDES[side] for side in alignment], *body):
-        yield f"| {' | '.join(cells)} |"
+def github(header: Sequence[str], alignment: str, body: Iterable[Sequence[str]], said: str) -> str:
+    """A GitHub table, with an l or an r for each column, and below it what is said of it."""
+    table = (header, [SIDES[side] for side in alignment], *body)
+    return "\n".join([*(f"| {' | '.join(cells)} |" for cells in table), "", paragraph(said), ""])
 
 
 def ampersands(cells: Iterable[str]) -> str:

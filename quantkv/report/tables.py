@@ -8,17 +8,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from quantkv.report.markup import ampersands, booktabs, pipes
-from quantkv.studies.best import best_labels, rule
+from quantkv.report.markup import ampersands, booktabs, github
 from quantkv.studies.captions import caption, marks
 from quantkv.studies.column import Column, Record, Text
-from quantkv.studies.columns import printed_columns, shown_columns
+from quantkv.studies.columns import Block, best_labels, printed_columns, rule, shown_columns
 from quantkv.studies.notes import VERDICT_MARKS, failures, notes, remarks
 from quantkv.studies.study import Study
-from quantkv.wording.escapes import latex, markdown, paragraph
+from quantkv.wording.escapes import latex, markdown
 
-Block = tuple[int, str, list[Record]]
-"""Records that are ranked together: their context, what tells them from others of it (if anything), they."""
 TEX_MARKS = {"unfit": r"$\times$", "caution": "!", "flagged": "?"}
 
 
@@ -43,28 +40,27 @@ def has_seeds(records: Iterable[Record]) -> bool:
 
 def markdown_table(study: Study) -> str:
     """A GitHub table and its caption: the best formats of each context in bold, bad rows marked."""
-    records = study.records()
+    records, blocks = study.records(), _blocks(study)
     columns, flags = shown_columns(records), remarks(records)
-    lines = markdown_lines(_blocks(records), columns, with_notes=any(notes(record) for record in records))
     noted = f"Flags: {'; '.join(flags)}." if flags else ""
-    footer = (caption(study), *marks(study), _rule(columns, records), noted)
-    return "\n".join([*lines, "", paragraph(" ".join(filter(None, footer))), ""])
+    said = " ".join(filter(None, (caption(study), *marks(study), rule(columns, blocks), noted)))
+    return markdown_blocks(blocks, columns, said, with_notes=any(map(notes, records)))
 
 
 def latex_table(study: Study) -> str:
     """A ``table*`` for booktabs: the best formats of each context in bold, bad rows marked."""
-    records = study.records()
+    records, blocks = study.records(), _blocks(study)
     columns, flags = printed_columns(records, batched=study.batch > 1), remarks(records, with_quality=True)
     noted = f"Notes: {'; '.join(flags)}." if flags else ""
-    said = (caption(study), *marks(study), _rule(columns, records), noted, _not_measured(records))
-    return latex_lines(_blocks(records), columns, " ".join(filter(None, said)), study.slug)
+    said = (caption(study), *marks(study), rule(columns, blocks), noted, _not_measured(records))
+    return latex_blocks(blocks, columns, " ".join(filter(None, said)), study.slug)
 
 
-def markdown_lines(
-    blocks: Sequence[Block], columns: Sequence[Column], *, with_notes: bool = False
-) -> Iterator[str]:
-    """The lines of a GitHub table; a column says the labels of the blocks, where they have any."""
-    named, seeds = _are_named(blocks), _have_seeds(blocks)
+def markdown_blocks(
+    blocks: Sequence[Block], columns: Sequence[Column], said: str, *, with_notes: bool = False
+) -> str:
+    """A GitHub table; a column says the labels of the blocks, where they have any."""
+    named, seeds = _told(blocks)
     header = ["context", *["model"] * named, "format", *(f"{c.header} ({c.unit})" for c in columns)]
     body = [
         [str(context), *[markdown(label)] * named, markdown(name_of(record, seeds=seeds)), *cells]
@@ -73,12 +69,12 @@ def markdown_lines(
         for record, cells in _rows(group, columns, lambda column: column.text, markdown, "**{}**")
     ]
     sides = "r" + "l" * named + "l" + "r" * len(columns) + "l" * with_notes
-    return pipes(header + ["notes"] * with_notes, sides, body)
+    return github(header + ["notes"] * with_notes, sides, body, said)
 
 
-def latex_lines(blocks: Sequence[Block], columns: Sequence[Column], said: str, slug: str) -> str:
+def latex_blocks(blocks: Sequence[Block], columns: Sequence[Column], said: str, slug: str) -> str:
     """The same as a ``table*``, a line above the formats of each context."""
-    named, seeds = _are_named(blocks), _have_seeds(blocks)
+    named, seeds = _told(blocks)
     heads = ([latex(getattr(column, name)) for column in columns] for name in ("header", "unit"))
     starts = (["model"] * named + ["format"], [""] * named + [""])
     body = [ampersands([*start, *head]) for start, head in zip(starts, heads)]
@@ -107,25 +103,19 @@ def _rows(
         yield record, [bold.format(cell) if index in own else cell for cell, own in zip(cells, best)]
 
 
-def _are_named(blocks: Iterable[Block]) -> bool:
-    return any(label for _, label, _ in blocks)
+def _told(blocks: Sequence[Block]) -> tuple[bool, bool]:
+    """Whether blocks have labels, and their records several seeds."""
+    records = [record for _, _, group in blocks for record in group]
+    return any(label for _, label, _ in blocks), has_seeds(records)
 
 
-def _have_seeds(blocks: Iterable[Block]) -> bool:
-    return has_seeds(record for _, _, group in blocks for record in group)
-
-
-def _blocks(records: Iterable[Record]) -> list[Block]:
-    return [(context, "", group) for context, group in by_context(records)]
+def _blocks(study: Study) -> list[Block]:
+    return [(context, "", group) for context, group in by_context(study.records())]
 
 
 def _tex_name(record: Record, seeds: bool) -> str:
     mark, name = TEX_MARKS.get(record["verdict"], ""), latex(_plain_name(record, seeds))
     return f"{mark}~{name}" if mark else name
-
-
-def _rule(columns: Sequence[Column], records: Iterable[Record]) -> str:
-    return rule(columns, (group for _, group in by_context(records)))
 
 
 def _not_measured(records: Iterable[Record]) -> str:

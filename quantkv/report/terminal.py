@@ -60,32 +60,29 @@ def _remarks(records: Sequence[Record]) -> list[tuple[str, str]]:
     return bad + [(remark, "yellow") for remark in remarks(records, with_failures=True)]
 
 
-def _short(unit: str) -> str:
-    return unit.replace(" / ", "/").replace("tokens", "tok").replace("token", "tok")
-
-
 def _fitted(columns: Sequence[Column], records: Sequence[Record], console: Console) -> list[Table]:
     """One table if it fits or nobody looks at its width; else short cells in as few tables as fit, groups
     kept together."""
     whole = _table(columns, records, short=False)
-    if not console.is_terminal or _width(whole, console) <= console.width:
+    if not console.is_terminal or _is_within(whole, console):
         return [whole]
+
+    def fits(part: Sequence[Column]) -> bool:
+        return _is_within(_table(part, records, short=True), console)
+
     groups = [list(group) for _, group in itertools.groupby(columns, key=lambda column: column.group)]
     parts: list[list[Column]] = [[]]
     for group in groups:
-        for piece in [group] if _fits(group, records, console) else [[column] for column in group]:
-            if parts[-1] and not _fits([*parts[-1], *piece], records, console):
+        for piece in [group] if fits(group) else [[column] for column in group]:
+            if parts[-1] and not fits([*parts[-1], *piece]):
                 parts.append([])
             parts[-1] += piece
     return [_table(part, records, short=True) for part in parts]
 
 
-def _fits(columns: Sequence[Column], records: Sequence[Record], console: Console) -> bool:
-    return _width(_table(columns, records, short=True), console) <= console.width
-
-
-def _width(table: Table, console: Console) -> int:
-    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+def _is_within(table: Table, console: Console) -> bool:
+    wide = console.options.update(max_width=10_000)
+    return Measurement.get(console, wide, table).maximum <= console.width
 
 
 def _table(columns: Sequence[Column], records: Sequence[Record], *, short: bool) -> Table:
@@ -94,7 +91,9 @@ def _table(columns: Sequence[Column], records: Sequence[Record], *, short: bool)
     table.add_column("ctx" if short else "context", justify="right", no_wrap=True)
     table.add_column("format", no_wrap=True)
     for column in columns:
-        unit = _short(column.unit) if short else column.unit
+        unit = column.unit
+        if short:
+            unit = unit.replace(" / ", "/").replace("tokens", "tok").replace("token", "tok")
         table.add_column(f"{column.header}\n{unit}", justify="right", no_wrap=True)
     for context, group in by_context(records):
         for index, record in enumerate(group):

@@ -12,14 +12,12 @@ from functools import partial
 
 from quantkv.report.figures import figure_title, kinds_of
 from quantkv.report.pictures import Picture
-from quantkv.report.tables import Block, by_context, latex_lines, markdown_lines
-from quantkv.studies.best import rule
+from quantkv.report.tables import by_context, latex_blocks, markdown_blocks
 from quantkv.studies.captions import marks, sentences
 from quantkv.studies.column import Column
-from quantkv.studies.columns import printed_columns
+from quantkv.studies.columns import Block, printed_columns, rule
 from quantkv.studies.notes import remarks
 from quantkv.studies.study import Study
-from quantkv.wording.escapes import paragraph
 from quantkv.wording.parts import SEPARATOR, told_of_each, words
 
 PARTS = ("model", "dtype")
@@ -52,7 +50,7 @@ def joints(found: Iterable[Study], parts: Iterable[str]) -> list[Joint]:
         else:
             near.append(study)
     several = [tuple(group) for group in groups if len(group) > 1]
-    stems = ["together" if index == 0 else f"together-{index + 1}" for index in range(len(several))]
+    stems = ["together", *(f"together-{index}" for index in range(2, len(several) + 1))]
     return [Joint(stem, group, tuple(series_labels(group))) for stem, group in zip(stems, several)]
 
 
@@ -65,19 +63,11 @@ def series_labels(found: Sequence[Study]) -> list[str]:
     ]
 
 
-def markdown_together(joint: Joint) -> str:
-    lines = markdown_lines(_blocks(joint), joint.columns)
-    return "\n".join([*lines, "", paragraph(_caption(joint)), ""])
-
-
-def latex_together(joint: Joint) -> str:
-    return latex_lines(_blocks(joint), joint.columns, _caption(joint), joint.stem)
-
-
-def tables_together(joint: Joint, kinds: Iterable[str]) -> dict[str, str]:
+def tables_together(joint: Joint, endings: Iterable[str]) -> dict[str, str]:
     """File name to text; the summary's CSV holds all studies anyway."""
-    writers = {"md": markdown_together, "tex": latex_together}
-    return {f"{joint.stem}.{kind}": writers[kind](joint) for kind in kinds if kind in writers}
+    shown = (_blocks(joint), joint.columns, _caption(joint))
+    writers = {"md": lambda: markdown_blocks(*shown), "tex": lambda: latex_blocks(*shown, joint.stem)}
+    return {f"{joint.stem}.{ending}": writers[ending]() for ending in endings if ending in writers}
 
 
 def pictures_together(joint: Joint, wanted: Iterable[str]) -> Iterator[Picture]:
@@ -111,7 +101,7 @@ def said_together(joint: Joint, kinds: Iterable[str] | None = None) -> str:
 
 def _caption(joint: Joint) -> str:
     said = dict.fromkeys(sentence for study in joint.studies for sentence in marks(study))
-    bold = rule(joint.columns, (group for _, _, group in _blocks(joint)))
+    bold = rule(joint.columns, _blocks(joint))
     ranked = f"{bold} Each model is ranked by itself." if bold else ""
     flags = [
         f"{label}: {flag}"

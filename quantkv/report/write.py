@@ -119,7 +119,7 @@ def write_report(
     cannot be written, a line for each; without it that is an error. ``tell`` is told, in one line each, of
     figures that nothing was measured for, and of those that an earlier report left and this one removes.
     """
-    legal, say = tuple(titles()), tell or _say_nothing
+    legal, say = tuple(titles()), tell or (lambda line: None)
     given = legal if figures is None else figures
     wanted = _known("figure", (OTHER_NAMES.get(name, name) for name in given), legal)
     kinds = _known("file type", files, FILES)
@@ -159,10 +159,6 @@ def write_report(
 
 def _refuse(problem: str) -> None:
     raise QuantKVError(problem)
-
-
-def _say_nothing(line: str) -> None:
-    pass
 
 
 def _known(what: str, names: Iterable[str], legal: Sequence[str]) -> list[str]:

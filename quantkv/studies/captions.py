@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable
 
 from quantkv.studies.column import RATIO, REFERENCE_MARK
+from quantkv.studies.groups import Group
 from quantkv.studies.kind import reported, studied
 from quantkv.studies.study import (
     CAUTION_KL,
@@ -18,22 +18,14 @@ from quantkv.studies.study import (
     requested,
 )
 from quantkv.wording.numbers import missing
-from quantkv.wording.parts import Parts, listed, machine_words, short
+from quantkv.wording.parts import listed, machine_words, short
 
 BITS = (
     "Bits per element: packed, of a full page; cache, of all that the cache holds at its context. The Pareto "
     "figure draws bits_cache_16 of table.csv: those of the cache, its exact tokens counted at 16 bits."
 )
+POLICY = ("sinks", "recent_key", "flush_key", "recent_value", "flush_value")
 PACKAGES = ("quantkv", "torch", "transformers")
-
-
-class Told(Protocol):
-    """A study, or a group of rows of retrieval or generation."""
-
-    @property
-    def identity(self) -> Parts: ...
-    @property
-    def told(self) -> tuple[str, ...]: ...
 
 
 def caption(study: Study, kinds: Iterable[str] | None = None) -> str:
@@ -46,7 +38,7 @@ def sentences(study: Study, kinds: Iterable[str] | None = None) -> list[str]:
         return [f"{study.model}. From {source}; not measured here, so not to be ranked with other tables."]
     wanted = studied() if kinds is None else tuple(kinds)
     rows = [row for row in study.rows if row["kind"] in wanted]
-    made = [*precision(study.rows), *fingerprint(study), f"batch {study.batch}"]
+    made = [*checkpoint(study), f"batch {study.batch}"]
     parts = [f"{study.model} ({', '.join(made)})."]
     for kind in map(reported, wanted):
         of_kind = [row for row in rows if row["kind"] == kind.name]
@@ -74,43 +66,30 @@ def marks(study: Study) -> list[str]:
     return [sentence for sentence, used in said.items() if used]
 
 
-def precision(rows: Sequence[Row]) -> list[str]:
-    """The weights' own precision, that of the computation, and the checkpoint's revision."""
-    weights = listed(made_of(row, "weights") for row in rows)
-    revision = listed(short(made_of(row, "revision") or "") for row in rows)
-    dtype = listed(requested(row, "dtype") for row in rows)
+def checkpoint(found: Study | Group) -> list[str]:
+    """The weights' own precision, that of the computation, the checkpoint's revision, and the fingerprint
+    where that sets tables apart."""
+    weights = listed(made_of(row, "weights") for row in found.rows)
+    revision = listed(short(made_of(row, "revision") or "") for row in found.rows)
+    dtype = listed(requested(row, "dtype") for row in found.rows)
     known = {"weights": weights, "computed in": dtype, "revision": revision}
+    if "fingerprint" in found.told:
+        known["fingerprint"] = short(found.identity["fingerprint"]) or "unknown"
     return [f"{word} {value}" for word, value in known.items() if value]
-
-
-def fingerprint(found: Told) -> list[str]:
-    """That of config and weights, where it sets tables apart."""
-    told = "fingerprint" in found.told
-    return [f"fingerprint {short(found.identity['fingerprint']) or 'unknown'}"] if told else []
 
 
 def _policy(rows: list[Row]) -> str:
     """Sinks, window and flush chunk where all quantized formats share them; else that they differ."""
-    effective = [row.get("effective") or {} for row in rows if not is_baseline(row) and _is_packed(row)]
-    policies = {tuple(e.get(name) for name in ("sinks", "recent_key", "flush_key")) for e in effective}
-    uniform = {
-        (e.get("recent_key"), e.get("flush_key")) == (e.get("recent_value"), e.get("flush_value"))
-        for e in effective
-    }
-    if not policies or None in next(iter(policies)):
+    effective = [row.get("effective") or {} for row in rows if not is_baseline(row)]
+    packed = [e for e in effective if e.get("layers_quantized")]
+    policies = {tuple(e.get(name) for name in POLICY) for e in packed}
+    policies = {policy for policy in policies if policy[1:3] != (0, 1)}  # all of it packed: raw floats
+    if not policies or None in next(iter(policies))[:3]:
         return ""
-    if len(policies) == 1 and uniform == {True}:
-        sinks, recent, flush = next(iter(policies))
+    sinks, recent, flush, *of_values = next(iter(policies))
+    if len(policies) == 1 and [recent, flush] == of_values:
         return f"Exact tokens: {sinks} sinks and the last {recent}, packed {flush} at a time."
     return "Sinks, recent window and flush chunk are each format's own."
-
-
-def _is_packed(row: Row) -> bool:
-    effective = row.get("effective") or {}
-    return bool(effective.get("layers_quantized")) and (
-        effective.get("flush_key"),
-        effective.get("recent_key"),
-    ) != (1, 0)
 
 
 def environment(rows: Iterable[Row]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -10,10 +9,11 @@ from typing import Any
 
 from quantkv.drawing.style import rank
 from quantkv.studies.kind import reported
-from quantkv.studies.study import by_weights
+from quantkv.studies.study import by_weights, requested, split
 from quantkv.wording.parts import Parts, said, subject_of, title, told_of_each
 
 Row = Mapping[str, Any]
+MODEL = ("model", "revision", "dtype")
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,11 @@ class Group:
 
 def groups(rows: Iterable[Row], kind: str) -> list[Group]:
     """The rows of a kind, apart where model, dtype, weights or protocol differ; failed ones too."""
-    models: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["kind"] == kind:
-            model = [row["requested"].get(name) for name in ("model", "revision", "dtype")]
-            models.setdefault(json.dumps([model, _shared(row)], sort_keys=True), []).append(row)
+    own = [row for row in rows if row["kind"] == kind]
     found = [
-        _group(kind, own, weights)
-        for name in sorted(models)
-        for weights, own in by_weights(models[name]).items()
+        _group(kind, members, weights)
+        for model in split(own, lambda row: [[requested(row, name) for name in MODEL], _shared(row)])
+        for weights, members in by_weights(model).items()
     ]
     each = told_of_each([group.identity for group in found])
     return [

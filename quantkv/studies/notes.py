@@ -60,15 +60,14 @@ def remarks(
         flags += [flag for flag in flags_of(record) if not flag.startswith((QUALITY, MARKED_ELSEWHERE))]
         for flag in (failures(record) if with_failures else []) + flags:
             rows.setdefault(flag, []).append(f"{record['label']} at {int(record['context'])}")
-    return [f"{flag} ({_listed(where)})" for flag, where in rows.items()]
+    return [
+        f"{flag} ({', '.join(where) if len(where) <= LISTED else f'{len(where)} rows'})"
+        for flag, where in rows.items()
+    ]
 
 
 def flags_of(record: Record) -> list[str]:
     return str(record["flags"]).split(FLAG_SEPARATOR) if record["flags"] else []
-
-
-def _listed(rows: Sequence[str]) -> str:
-    return ", ".join(rows) if len(rows) <= LISTED else f"{len(rows)} rows"
 
 
 def _shortened(reason: str) -> str:

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -47,16 +46,11 @@ IDENTITY = (
 )  # fmt: skip
 
 
-@cache
-def _columns(kinds: Sequence[str]) -> tuple[str, ...]:
-    metrics = [name for kind in kinds for name in reported(kind).metrics]
-    outcome = [f"{kind}_{word}" for kind in kinds for word in ("status", "reason", "engine")]
-    return (*IDENTITY, *metrics, "verdict", "flags", "simulated", "citation", *outcome)
-
-
 def columns() -> tuple[str, ...]:
     """Of a frame that every study has."""
-    return _columns(studied())
+    metrics = [name for kind in studied() for name in reported(kind).metrics]
+    outcome = [f"{kind}_{word}" for kind in studied() for word in ("status", "reason", "engine")]
+    return (*IDENTITY, *metrics, "verdict", "flags", "simulated", "citation", *outcome)
 
 
 @dataclass(frozen=True)
@@ -85,16 +79,15 @@ class Study:
         return int(self.identity["batch"])
 
     def records(self) -> list[Record]:
-        return [
-            {str(name): value for name, value in record.items()} for record in self.frame.to_dict("records")
-        ]
+        records: list[Record] = self.frame.to_dict("records")
+        return records
 
 
 def studies(rows: Iterable[Row]) -> list[Study]:
     """The rows split into comparisons, in the order of model, batch and protocol."""
     kinds = studied()
     usable = [row for row in rows if row.get("kind") in kinds]
-    return named([study for base in _split(usable, _base) for study in _of_base(base)])
+    return named([study for base in split(usable, _base) for study in _of_base(base)])
 
 
 def _of_base(rows: Sequence[Row]) -> Iterator[Study]:
@@ -109,15 +102,14 @@ def _of_base(rows: Sequence[Row]) -> Iterator[Study]:
 
 
 def summary_frame(rows: Iterable[Row]) -> pd.DataFrame:
-    """All studies in one frame with every number in full precision."""
-    frames = [_telling(study) for study in studies(rows)]
+    """All studies in one frame with every number in full precision, and a column for each part that only some
+    studies share."""
+    frames = []
+    for study in studies(rows):
+        names = [name for name in study.told if name not in columns()]
+        told = {name.replace(".", "_"): study.identity.get(name) for name in names}
+        frames.append(study.frame.assign(**told))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(columns()))
-
-
-def _telling(study: Study) -> pd.DataFrame:
-    """With a column for each part that only some studies share, where the frame has none."""
-    names = [name for name in study.told if name not in columns()]
-    return study.frame.assign(**{name.replace(".", "_"): study.identity.get(name) for name in names})
 
 
 def requested(row: Row, name: str) -> Any:
@@ -161,12 +153,17 @@ def verdict_of(record: Record) -> str:
     return "flagged" if f"{JUDGE}: " in record["flags"] else ""
 
 
+def _is_ok(row: Row) -> bool:
+    return row.get("status") == "ok"
+
+
 def _base(row: Row) -> tuple[Any, ...]:
     """What tables never mix: another model, another precision, numbers of others."""
     return *(requested(row, name) for name in ("model", "revision", "dtype", "batch")), citation(row)
 
 
-def _split(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
+def split(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
+    """Rows of one key together, in the order of their keys."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(_canonical(key(row)), []).append(row)
@@ -193,13 +190,11 @@ def by_weights(rows: Sequence[Row]) -> dict[str, list[Row]]:
     known = {fingerprint_of(row) for row in rows} - {""}
     if len(known) < 2:
         return {next(iter(known), ""): list(rows)}
-    known |= {fingerprint_of(row) for row in rows if row.get("status") == "ok"}
-    return {own: [row for row in rows if _has_weights(row, own)] for own in sorted(known)}
-
-
-def _has_weights(row: Row, wanted: str) -> bool:
-    own = fingerprint_of(row)
-    return own == wanted or (not own and row.get("status") != "ok")
+    measured = {fingerprint_of(row) for row in rows if _is_ok(row)}
+    return {
+        own: [row for row in rows if fingerprint_of(row) == own or not (fingerprint_of(row) or _is_ok(row))]
+        for own in sorted(known | measured)
+    }
 
 
 def _protocol_groups(rows: Sequence[Row]) -> Iterator[tuple[dict[str, Conditions | None], list[Row]]]:
@@ -225,7 +220,7 @@ def _parts(row: Row, wanted: Mapping[str, Conditions | None]) -> dict[str, str]:
 
 def _condition_values(rows: Sequence[Row]) -> list[Conditions]:
     """The distinct conditions of one kind; the baseline and failed cells that fit a study open none."""
-    measured = [row for row in rows if row.get("status") == "ok"]
+    measured = [row for row in rows if _is_ok(row)]
     formats = [row for row in measured if not is_baseline(row)]
     found = {_conditions(row) for row in formats or measured}
     protocols = {protocol for _, protocol, _ in found}
@@ -239,7 +234,7 @@ def _fits(row: Row, wanted: Conditions | None) -> bool:
     attn, protocol, device = _conditions(row)
     if attn and attn != wanted[0]:
         return False
-    if row.get("status") != "ok" and (not protocol_of(row) or protocol == wanted[1]):
+    if not _is_ok(row) and (not protocol_of(row) or protocol == wanted[1]):
         return True
     return (protocol, device) == wanted[1:]
 
@@ -255,15 +250,11 @@ def _study(rows: Sequence[Row], identity: Parts, warnings: tuple[str, ...]) -> S
             _add(record, row)
     for record in cells.values():
         record["verdict"] = verdict_of(record)
-    bits = _bits(cells.values())
+    bits = {r["label"]: r["bits_packed"] for r in cells.values() if not missing(r["bits_packed"])}
     ordered = sorted(
         cells.values(), key=lambda r: (r["context"], rank(r["label"], bits.get(r["label"])), r["seed"])
     )
     return Study(identity, _frame(ordered), tuple(current), notes, warnings)
-
-
-def _bits(records: Iterable[Record]) -> dict[str, float]:
-    return {r["label"]: r["bits_packed"] for r in records if not missing(r["bits_packed"])}
 
 
 def _newest_metrics(rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
@@ -286,7 +277,7 @@ def _metric_version(row: Row) -> int:
 def preference(row: Row) -> tuple[Any, ...]:
     """Of two rows of the same cell a measured one wins, then the newer one (sorted last to first by time)."""
     started = str((row.get("provenance") or {}).get("started") or "")
-    return row.get("status") != "ok", tuple(-ord(character) for character in started), str(row.get("key"))
+    return not _is_ok(row), tuple(-ord(character) for character in started), str(row.get("key"))
 
 
 def labels_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -323,14 +314,14 @@ def _identity(row: Row, label: str) -> Record:
 
 def _add(record: Record, row: Row) -> None:
     kind = row["kind"]
-    own = reported(kind).metrics
+    own, others = reported(kind).metrics, columns()
     effective, values = row.get("effective") or {}, row.get(kind) or {}
     record |= {f"{kind}_status": row.get("status"), f"{kind}_reason": row.get("reason")}
     record[f"{kind}_engine"] = effective.get("engine")
     record["simulated"] = record["simulated"] or bool(effective.get("simulated"))
     record |= {name: record[name] or made_of(row, name) for name in ("revision", "weights")}
     for name, value in values.items():
-        if isinstance(value, bool | int | float | str) and (name in own or name not in columns()):
+        if isinstance(value, bool | int | float | str) and (name in own or name not in others):
             record[name] = value
     flags = [f"{kind}: {flag}" for flag in values.get("flags") or []]
     record["flags"] = FLAG_SEPARATOR.join(filter(None, (record["flags"], *flags)))

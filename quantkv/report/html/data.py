@@ -82,15 +82,8 @@ def _point(
 ) -> Payload:
     """``y`` with the ends of its interval; ``said`` stands below the label when somebody points at it."""
     value, low, high = y
-    place = {
-        "format": label,
-        "context": context,
-        "x": x,
-        "y": value,
-        "low": number(low),
-        "high": number(high),
-    }
-    return {**place, "hollow": hollow, "rows": rows, "tip": "\n".join([label, *said])}
+    place = {"format": label, "context": context, "x": x, "y": value, "hollow": hollow, "rows": rows}
+    return place | {"low": number(low), "high": number(high), "tip": "\n".join([label, *said])}
 
 
 def _charts(study: Study, sources: Mapping[Cell, list[int]], found: Results) -> Iterator[Payload]:

@@ -29,6 +29,13 @@ HERE = Path(__file__).parent
 LIBRARIES = {"D3": "d3.min.js", "Observable Plot": "plot.umd.min.js"}
 OWN = ("charts.js", "table.js", "rows.js", "page.js")
 LISTED = 3
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(HERE),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 def page(rows: Iterable[Row]) -> str:
@@ -37,7 +44,7 @@ def page(rows: Iterable[Row]) -> str:
     scripts = [Markup(_read(f"vendor/{file}")) for file in LIBRARIES.values()]
     scripts.append(Markup("(() => {\n" + "\n".join(_read(file) for file in OWN) + "})();\n"))
     data = payload(found)
-    return _template().render(
+    return TEMPLATES.get_template("template.html").render(
         title=_title(found),
         facts=_facts(found),
         sections=[_section(study, found) for study in found.studies],
@@ -49,17 +56,6 @@ def page(rows: Iterable[Row]) -> str:
         policy=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         licences={name: _read(f"vendor/{file.split('.')[0]}.LICENSE") for name, file in LIBRARIES.items()},
     )
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("template.html")
 
 
 def _read(file: str) -> str:
