@@ -12,8 +12,7 @@ from transformers import DynamicCache, LlamaConfig
 from quantkv import QuantizedCache
 from quantkv.attention import AttentionOptions
 from quantkv.measurements.inside.capture import LayerCall
-from quantkv.measurements.inside.layer_errors import exact_output, layer_errors, relative_rms
-from quantkv.measurements.inside.what_is_read import Held, held
+from quantkv.measurements.inside.layer_errors import Held, exact_output, held, layer_errors, relative_rms
 
 
 def one_layer(spec: str, head_dim: int = 16):

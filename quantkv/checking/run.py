@@ -17,8 +17,8 @@ from quantkv.instruments.verdict import Finding, Thresholds, Verdict
 from quantkv.instruments.windows import make_windows
 from quantkv.measurements.checks import beyond_range
 from quantkv.measurements.inside.inspection import Inspection, inspect, named_specs
+from quantkv.measurements.inside.layer_errors import packs
 from quantkv.measurements.inside.prediction import predicted_damage
-from quantkv.measurements.inside.what_is_read import packs
 from quantkv.measurements.quality.bits import bits_packed
 from quantkv.measurements.quality.run import quality_block
 from quantkv.spec.specs import CacheSpec

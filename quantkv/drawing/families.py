@@ -72,17 +72,13 @@ def hex_color(hue: float, light: float, saturation: float) -> str:
     return "#" + "".join(f"{round(255 * part):02X}" for part in parts)
 
 
-def rgb(color: str) -> tuple[float, float, float]:
-    red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return red, green, blue
+def rgb(color: str) -> tuple[float, ...]:
+    return tuple(part / 255 for part in bytes.fromhex(color[1:]))
 
 
-def linear_rgb(color: str) -> tuple[float, float, float]:
+def linear_rgb(color: str) -> tuple[float, ...]:
     """In proportion to the light of each."""
-    red, green, blue = (
-        p / 12.92 if p <= 0.04045 else float(((p + 0.055) / 1.055) ** 2.4) for p in rgb(color)
-    )
-    return red, green, blue
+    return tuple(p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in rgb(color))
 
 
 def distance(one: str, other: str) -> float:

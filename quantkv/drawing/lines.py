@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation, Transform, blended_transform_factory
 
 from quantkv.drawing.legend import Legend
-from quantkv.drawing.style import Style
+from quantkv.drawing.style import GREY, Style
 
 STEP_POINTS = 2.5
 TOTAL_POINTS = 14.0
@@ -26,7 +26,6 @@ LONE_POINTS = 9.0
 LONE_TOTAL = 110.0
 AXES_SHARE = 0.8
 TWIN_SHARE = 0.04
-GREY = "#555555"
 HOLLOW = "hollow marker: PyTorch reference engine, no speed claim"
 HOLLOW_LOOK: dict[str, Any] = {
     "color": GREY, "marker": "o", "markersize": 4, "markerfacecolor": "white", "linewidth": 0,
@@ -59,7 +58,7 @@ def draw_curves(
     unlinked: Collection[str] = (),
 ) -> None:
     """Every curve with its legend entries; those in ``unlinked`` as markers only."""
-    for curve, shift in zip(found, shifts or side_steps(ax, found)):
+    for curve, shift in zip(found, shifts or side_steps(ax, found, steep=False)):
         style = styles[curve.label]
         line = _line(ax, curve, style, shift)
         if curve.label in unlinked:
@@ -72,20 +71,17 @@ def draw_curves(
             legend.note("cell failed or skipped", color=GREY, marker="x", markersize=4, linewidth=0)
 
 
-def side_steps(ax: Axes, found: Sequence[Curve]) -> list[Transform]:
-    """Every format's own sideways step, in points, so that equal values stay visible side by side."""
-    step = _step(ax, found, len(found))
-    return _moved(ax, [step * offset for offset in _offsets(found)])
-
-
-def steps_apart(ax: Axes, found: Sequence[Curve]) -> list[Transform]:
-    """Sideways steps only among formats of nearly the same values; the others stand on their context."""
-    steps = [0.0] * len(found)
-    for members in _coinciding(found):
+def side_steps(ax: Axes, found: Sequence[Curve], *, steep: bool) -> list[Transform]:
+    """Every format's own sideways step, in points, so that equal values stay visible side by side; on steep
+    lines only formats of nearly the same values step apart, and the others stand on their context."""
+    groups = _coinciding(found) if steep else [list(range(len(found)))]
+    steps: dict[int, float] = {}
+    for members in groups:
         step = _step(ax, found, len(members))
-        for index, offset in zip(members, _offsets(members)):
-            steps[index] = step * offset
-    return _moved(ax, steps)
+        steps |= {index: step * (place - (len(members) - 1) / 2) for place, index in enumerate(members)}
+    figure: Any = ax.get_figure()
+    moves = (ScaledTranslation(steps[at] / 72, 0, figure.dpi_scale_trans) for at in range(len(found)))
+    return [ax.transData + move for move in moves]
 
 
 def _step(ax: Axes, found: Sequence[Curve], count: int) -> float:
@@ -95,39 +91,24 @@ def _step(ax: Axes, found: Sequence[Curve], count: int) -> float:
         return min(LONE_POINTS, LONE_TOTAL / max(1, count))
     octaves = min(math.log2(right / left) for left, right in itertools.pairwise(contexts))
     left, right = ax.get_xlim()
-    figure, grid = _layout_of(ax)
+    figure: Any = ax.get_figure()
+    grid: Any = ax.get_gridspec()
     gap = 72 * AXES_SHARE * figure.get_figwidth() / grid.ncols * octaves / math.log2(right / left)
     return min(STEP_POINTS, min(TOTAL_POINTS, gap / 2) / max(1, count - 1))
 
 
-def _layout_of(ax: Axes) -> tuple[Any, Any]:
-    return ax.get_figure(), ax.get_gridspec()
-
-
 def _coinciding(found: Sequence[Curve]) -> list[list[int]]:
-    groups: list[list[int]] = []
+    groups: dict[int, list[int]] = {}
     for index, curve in enumerate(found):
-        near = next((group for group in groups if _is_near(found[group[0]], curve)), None)
-        if near is None:
-            groups.append([index])
-        else:
-            near.append(index)
-    return groups
+        first = next((first for first in groups if _is_near(found[first], curve)), index)
+        groups.setdefault(first, []).append(index)
+    return list(groups.values())
 
 
 def _is_near(one: Curve, other: Curve) -> bool:
     mine, theirs = dict(zip(one.contexts, one.values)), dict(zip(other.contexts, other.values))
     shared = mine.keys() & theirs.keys()
     return bool(shared) and all(abs(mine[c] / theirs[c] - 1) < TWIN_SHARE for c in shared if theirs[c])
-
-
-def _moved(ax: Axes, points: Sequence[float]) -> list[Transform]:
-    figure, _ = _layout_of(ax)
-    return [ax.transData + ScaledTranslation(step / 72, 0, figure.dpi_scale_trans) for step in points]
-
-
-def _offsets(items: Sequence[Any]) -> list[float]:
-    return [index - (len(items) - 1) / 2 for index in range(len(items))]
 
 
 def _line(ax: Axes, curve: Curve, style: Style, shift: Transform) -> Line2D:

@@ -19,6 +19,8 @@ from quantkv.drawing.families import family, shade
 WIDTHS = {"one-column": 3.3, "two-column": 6.9}
 BASELINE = "DynamicCache"
 PAPER = "#FFFFFF"
+GREY = "#555555"
+"""Of lines and marks of no format."""
 FONT_SIZE = 7.0
 """Points."""
 SHARES, MAGNITUDES = "cividis", "magma"

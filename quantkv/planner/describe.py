@@ -16,6 +16,7 @@ from quantkv.models.configs import config_alone
 from quantkv.planner.probe import probe
 from quantkv.rows.row import strict_json
 from quantkv.spec.specs import parse_spec
+from quantkv.wording.streams import bare_table
 
 COUNTERS = ("tokens", "saturated", "packed_at", "deep_rollbacks", "materialized", "padding_from")
 
@@ -89,7 +90,7 @@ def _fill(cache: Any, config: Any, context: int) -> int:
 
 def _layer_table(records: list[dict[str, Any]]) -> Table:
     names = [str(name) for name in records[0] if name not in COUNTERS] if records else []
-    table = Table(*names, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = bare_table(names, left=names)
     for record in records:
         table.add_row(*("-" if record[name] != record[name] else str(record[name]) for name in names))
     return table

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from quantkv.drawing.axes import context_axis, log_axis
 from quantkv.drawing.figure import METADATA, blank, rendered
-from quantkv.drawing.style import BASELINE, RC, Style, styles_for
+from quantkv.drawing.style import BASELINE, GREY, RC, Style, styles_for
 from quantkv.drawing.text import NARROW, drawn
 from quantkv.errors import QuantKVError
 from quantkv.files import write_whole
@@ -39,18 +39,18 @@ def draw_plan(plan: Plan) -> Figure:
     lengths = _lengths(plan)
     labels = {name: BASELINE if name == "dynamic" else name for name in plan.footprints}
     styles = styles_for(labels.values())
+    room = plan.cache_room / 1e9
+    values = [room]
     with matplotlib.rc_context(RC):
         figure = blank("two-column", HEIGHT)
         ax = figure.subplots()
-        room, values = plan.cache_room / 1e9, [plan.cache_room / 1e9]
         for name, footprint in plan.footprints.items():
             sizes = [footprint.nbytes(length, plan.batch) / 1e9 for length in lengths]
             _line(ax, lengths, sizes, labels[name], styles[labels[name]])
             values += sizes
         if room > 0:
-            ax.axhline(
-                room, color="#B22222", linewidth=0.9, label=f"memory left: {room:.4g} GB", gid="memory"
-            )
+            words = f"memory left: {room:.4g} GB"
+            ax.axhline(room, color="#B22222", linewidth=0.9, label=words, gid="memory")
         _axes(ax, plan, lengths, values)
         figure.legend(loc="outside right upper")
     return figure
@@ -74,7 +74,7 @@ def _axes(ax: Any, plan: Plan, lengths: list[int], values: list[float]) -> None:
     context_axis(ax, [2**power for power in range(9, 40) if 2**power <= lengths[-1]])
     log_axis(ax, values)
     if (limit := plan.position_limit) is not None and limit <= lengths[-1]:
-        look: dict[str, Any] = {"color": "#555555", "linewidth": 0.6, "linestyle": ":"}
+        look: dict[str, Any] = {"color": GREY, "linewidth": 0.6, "linestyle": ":"}
         ax.axvline(limit, label=f"positions end: {limit:,}", gid="positions", **look)
     rows = "one sequence" if plan.batch == 1 else f"{plan.batch} sequences"
     ax.set_ylabel("cache (GB, 1e9 bytes)")

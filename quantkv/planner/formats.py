@@ -8,18 +8,25 @@ from rich.table import Table
 
 from quantkv.spec.specs import CacheSpec, presets
 from quantkv.spec.tensors import TensorSpec
+from quantkv.wording.streams import bare_table
 
 HEAD_DIM, KV_HEADS = 64, 4
 
 
 def formats_table() -> Table:
     """The presets; bits are those of full pages at head_dim 64."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("name", "bits", "keys", "values", "one scale for", "sinks", "recent", "flush"):
-        table.add_column(name, justify="right" if name in ("bits", "sinks") else "left")
-    for name, spec in presets().items():
-        table.add_row(name, *_columns(spec))
+    names = ("name", "bits", "keys", "values", "one scale for", "sinks", "recent", "flush")
+    table = bare_table(names, left=[name for name in names if name not in ("bits", "sinks")])
+    for record in format_records():
+        bits, codecs = f"{record['bits_packed']:g}", (record["keys_codec"], record["values_codec"])
+        sharing, recent, flush = (_once(record, part) for part in ("share_a_scale", "recent", "flush"))
+        table.add_row(record["name"], bits, *codecs, sharing, str(record["sinks"]), recent, flush)
     return table
+
+
+def _once(record: dict[str, Any], part: str) -> str:
+    key, value = record[f"keys_{part}"], record[f"values_{part}"]
+    return str(key) if key == value else f"{key} / {value}"
 
 
 def format_records() -> list[dict[str, Any]]:
@@ -28,32 +35,16 @@ def format_records() -> list[dict[str, Any]]:
 
 
 def _record(spec: CacheSpec) -> dict[str, Any]:
-    key, value = spec.key, spec.value
-    both = {"keys": key, "values": value}
+    both = {"keys": spec.key, "values": spec.value}
     return {
         "spec": str(spec),
-        "bits_packed": _bits(spec),
+        "bits_packed": spec.bits_packed(head_dim=HEAD_DIM, num_key_value_heads=KV_HEADS),
         "sinks": spec.sinks,
         **{f"{name}_codec": str(tensor) for name, tensor in both.items()},
         **{f"{name}_share_a_scale": _sharing(tensor) for name, tensor in both.items()},
         **{f"{name}_recent": tensor.recent for name, tensor in both.items()},
         **{f"{name}_flush": tensor.flush for name, tensor in both.items()},
     }
-
-
-def _bits(spec: CacheSpec) -> float:
-    return spec.bits_packed(head_dim=HEAD_DIM, num_key_value_heads=KV_HEADS)
-
-
-def _columns(spec: CacheSpec) -> list[str]:
-    key, value = spec.key, spec.value
-    sharing = _once(_sharing(key), _sharing(value))
-    window = [_once(key.recent, value.recent), _once(key.flush, value.flush)]
-    return [f"{_bits(spec):g}", str(key), str(value), sharing, str(spec.sinks), *window]
-
-
-def _once(key: object, value: object) -> str:
-    return str(key) if key == value else f"{key} / {value}"
 
 
 def _sharing(tensor: TensorSpec) -> str:

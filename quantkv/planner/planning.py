@@ -196,14 +196,9 @@ def _exact_layers(cache: Any) -> str:
 
 def _kind(layer: LayerShape) -> str:
     """What a layer caches, in words: `full attention`, `window of 512`, `window of 512 + fixed state`."""
-    parts = []
-    if layer.key is not None:
-        parts.append(f"window of {layer.window}" if layer.window else "full attention")
-    if layer.extra:
-        parts.append("indexer")
-    if layer.states:
-        parts.append("fixed state")
-    return " + ".join(parts) or "nothing"
+    attention = f"window of {layer.window}" if layer.window else "full attention"
+    parts = {attention: layer.key is not None, "indexer": layer.extra, "fixed state": layer.states}
+    return " + ".join(part for part, there in parts.items() if there) or "nothing"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

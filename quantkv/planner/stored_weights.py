@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -48,7 +49,8 @@ def quantization_of(config: Any) -> Settings | None:
 def stored_nbytes(model: torch.nn.Module, settings: Settings) -> int | None:
     """Bytes of all parameters and buffers of a model built without quantization, had it been stored with it;
     None where the method, or what it says, is not known here."""
-    scheme = scheme_of(settings)
+    method = quantization_method(settings)
+    scheme = METHODS[method](settings) if method in METHODS else None
     if scheme is None:
         return None
     total = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
@@ -56,11 +58,6 @@ def stored_nbytes(model: torch.nn.Module, settings: Settings) -> int | None:
         matrices = weight.numel() // (rows * columns)
         total += matrices * scheme.nbytes(rows, columns) - weight.nbytes
     return total
-
-
-def scheme_of(settings: Settings) -> Scheme | None:
-    method = quantization_method(settings)
-    return METHODS[method](settings) if method in METHODS else None
 
 
 def _packed(
@@ -109,14 +106,10 @@ def _groups(settings: Settings, default: int = 128) -> tuple[int, int]:
     return 1, max(WHOLE, default if size is None else int(size))
 
 
-def _integers(column: float = 0) -> Callable[[Settings], Scheme | None]:
+def _integers(settings: Settings, column: float = 0) -> Scheme | None:
     """Codes, a packed zero as wide as a code and a 16-bit scale for each group."""
-
-    def scheme(settings: Settings) -> Scheme | None:
-        bits = settings.get("bits") or settings.get("w_bit")
-        return Scheme(bits, 16 + bits, _groups(settings), column) if bits else None
-
-    return scheme
+    bits = settings.get("bits") or settings.get("w_bit")
+    return Scheme(bits, 16 + bits, _groups(settings), column) if bits else None
 
 
 def _bitsandbytes(settings: Settings) -> Scheme | None:
@@ -133,19 +126,16 @@ def _fp8(settings: Settings) -> Scheme | None:
 
 def _compressed(settings: Settings) -> Scheme | None:
     """One scheme for all layers; several of them are not known here."""
-    groups = [
-        group["weights"] for group in (settings.get("config_groups") or {}).values() if group.get("weights")
-    ]
-    if not groups or any(group != groups[0] for group in groups):
+    groups = (settings.get("config_groups") or {}).values()
+    schemes = [group["weights"] for group in groups if group.get("weights")]
+    if not schemes or any(other != schemes[0] for other in schemes):
         return None
-    bits, size = groups[0]["num_bits"], groups[0].get("group_size") or WHOLE
-    blocks = {"tensor": (WHOLE, WHOLE), "channel": (1, WHOLE), "block": groups[0].get("block_structure")}
-    block = blocks.get(groups[0].get("strategy"), (1, size))
-    if not block:
-        return None
+    own = schemes[0]
+    blocks = {"tensor": (WHOLE, WHOLE), "channel": (1, WHOLE), "block": own.get("block_structure")}
+    block = blocks.get(own.get("strategy"), (1, own.get("group_size") or WHOLE))
     scale = 8 if "fp4" in str(settings.get("format")) else 16
-    zero = 0 if groups[0].get("symmetric", True) else bits
-    return Scheme(bits, scale + zero, tuple(block))
+    zero = 0 if own.get("symmetric", True) else own["num_bits"]
+    return Scheme(own["num_bits"], scale + zero, tuple(block)) if block else None
 
 
 def _torchao(settings: Settings) -> Scheme | None:
@@ -168,19 +158,15 @@ def _quanto(settings: Settings) -> Scheme | None:
     found = re.fullmatch(r"q?(?:int|float)([248])(?:_.*)?", str(settings.get("weights")))
     if found is None:
         return None
-    bits = int(found[1])
-    return (
-        Scheme(bits, 16, (1, WHOLE), experts=False)
-        if bits == 8
-        else Scheme(bits, 32, (1, 128), experts=False)
-    )
+    shared, columns = (16, WHOLE) if found[1] == "8" else (32, 128)
+    return Scheme(int(found[1]), shared, (1, columns), experts=False)
 
 
 METHODS: dict[str, Callable[[Settings], Scheme | None]] = {
     "mxfp4": lambda settings: Scheme(4, 8, (1, 32), linear=False),
-    "awq": _integers(),
-    "gptq": _integers(column=32),
-    "auto-round": _integers(),
+    "awq": _integers,
+    "gptq": partial(_integers, column=32),
+    "auto-round": _integers,
     "bitsandbytes": _bitsandbytes,
     "fp8": _fp8,
     "fbgemm_fp8": lambda settings: Scheme(8, 32, (1, WHOLE)),

@@ -10,6 +10,7 @@ from rich.table import Table
 from quantkv.planner.planning import Plan, PlanRow
 from quantkv.planner.sizes import both_sizes
 from quantkv.wording.numbers import DASH, significant
+from quantkv.wording.streams import bare_table
 
 NOT_COUNTED = (
     "Not counted: activations, logits, fragments of the memory allocator, anything else on the device; "
@@ -42,17 +43,10 @@ def _head(plan: Plan) -> Iterator[str]:
 
 def _table(plan: Plan) -> Table:
     rows = "1 sequence" if plan.batch == 1 else f"{plan.batch} sequences"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("format", no_wrap=True)
-    for name in (
-        "bytes\nper token",
-        f"{plan.context:,} tokens, {rows}\nbytes",
-        "\nGB (1e9)",
-        "\nGiB (2^30)",
-        f"longest context\n{rows}",
-        f"largest batch\n{plan.context:,} tokens",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
+    at = f"{plan.context:,} tokens"
+    sizes = ("bytes\nper token", f"{at}, {rows}\nbytes", "\nGB (1e9)", "\nGiB (2^30)")
+    limits = (f"longest context\n{rows}", f"largest batch\n{at}")
+    table = bare_table(("format", *sizes, *limits), left=("format",))
     for row in plan.rows:
         table.add_row(row.format, *_cells(plan, row))
     return table
@@ -62,17 +56,9 @@ def _cells(plan: Plan, row: PlanRow) -> list[str]:
     total = row.bytes_total
     if total is None or row.bytes_per_token is None:
         return [DASH] * 6
-    sizes = [
-        f"{row.bytes_per_token:,.0f}",
-        f"{total:,}",
-        significant(total / 1e9, 4),
-        significant(total / 2**30, 4),
-    ]
-    return [
-        *sizes,
-        _longest(plan, row),
-        "no limit" if row.largest_batch is None else f"{row.largest_batch:,}",
-    ]
+    sizes = (significant(total / unit, 4) for unit in (1e9, 2**30))
+    batch = "no limit" if row.largest_batch is None else f"{row.largest_batch:,}"
+    return [f"{row.bytes_per_token:,.0f}", f"{total:,}", *sizes, _longest(plan, row), batch]
 
 
 def _longest(plan: Plan, row: PlanRow) -> str:

@@ -7,12 +7,12 @@ import codecs
 import os
 import sys
 import unicodedata
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
-if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
 
 # The few characters that we print; a table of all of them would be one more package.
@@ -76,6 +76,16 @@ def new_console(*, stderr: bool = False, lasting: bool = False) -> Console:
             drop_output()
 
     return _Console(stderr=stderr)
+
+
+def bare_table(names: Iterable[str], *, left: Collection[str]) -> Table:
+    """Columns without lines between them; numbers stand to the right, the columns in ``left`` to the left."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in names:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    return table
 
 
 def print_wide(part: RenderableType, console: Console) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -66,8 +67,7 @@ def magnitude_map(x: Tensor) -> NDArray:
     heads, length, width = x.shape
     step = -(-length // BINS)
     flat = x.abs().float().transpose(0, 1).reshape(length, heads * width)
-    rows = [flat[start : start + step].amax(0) for start in range(0, length, step)]
-    return np.stack([row.cpu().numpy() for row in rows])
+    return torch.stack([part.amax(0) for part in flat.split(step)]).cpu().numpy()
 
 
 def shown_layers(statistics: pd.DataFrame) -> list[int]:

@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 TENSORS = {"key": "keys", "value": "values"}
 ERRORS = {"key_error": "keys", "value_error": "values", "output_error": "attention output"}
+HEAT: dict[str, Any] = {"aspect": "auto", "cmap": MAGNITUDES, "interpolation": "nearest"}
 MOST_TICKS = 8
 ROW_HEIGHT, SMALL_ROW, TITLE_LINE = 1.5, 1.0, 0.13
 TITLE_POINTS = 125.0
 
 
-def channel_figure(inspection: Inspection, layers: Sequence[int], *, width: str = "two-column") -> Figure:
+def channel_figure(inspection: Inspection, layers: Sequence[int]) -> Figure:
     """Magnitudes, token × channel, keys left and values right, a row per layer; heads side by side."""
     with matplotlib.rc_context(RC):
-        figure = blank(width, len(layers) * ROW_HEIGHT)
+        figure = blank("two-column", len(layers) * ROW_HEIGHT)
         axes = figure.subplots(len(layers), len(TENSORS), squeeze=False)
         for row, layer in zip(axes, layers):
             for ax, (tensor, name) in zip(row, TENSORS.items()):
@@ -51,21 +52,14 @@ def channel_figure(inspection: Inspection, layers: Sequence[int], *, width: str 
 def _draw_map(figure: Figure, ax: Any, inspection: Inspection, layer: int, tensor: str) -> None:
     values = inspection.maps[layer, tensor]
     tokens, channels = inspection.context + inspection.queries, values.shape[1]
-    picture = ax.imshow(
-        values,
-        aspect="auto",
-        cmap=MAGNITUDES,
-        extent=(0, channels, tokens, 0),
-        interpolation="nearest",
-        vmin=0,
-    )
+    picture = ax.imshow(values, extent=(0, channels, tokens, 0), vmin=0, **HEAT)
     heads = len(inspection.statistics.query("layer == @layer and tensor == @tensor"))
     ax.set_xticks(range(0, channels + 1, channels // heads * -(-heads // MOST_TICKS)))
     ax.grid(False)
     figure.colorbar(picture, ax=ax, pad=0.02)
 
 
-def error_figure(errors: pd.DataFrame, *, width: str = "two-column") -> Figure:
+def error_figure(errors: pd.DataFrame) -> Figure:
     """Relative RMS errors, layer × head: a row per format, and keys, values, attention output. One colour
     scale."""
     formats = list(dict.fromkeys(errors["format"]))
@@ -75,23 +69,19 @@ def error_figure(errors: pd.DataFrame, *, width: str = "two-column") -> Figure:
     norm = _log_norm(np.concatenate([grid.ravel() for grid in grids.values()]))
     more = sum(max(titles[label, name].count("\n") for name in ERRORS) for label in formats)
     with matplotlib.rc_context(RC):
-        figure = blank(width, 0.4 + len(formats) * SMALL_ROW + more * TITLE_LINE)
+        figure = blank("two-column", 0.4 + len(formats) * SMALL_ROW + more * TITLE_LINE)
         axes = figure.subplots(len(formats), len(ERRORS), squeeze=False)
         for place, ax in zip(places, axes.ravel()):
-            picture = _draw_errors(ax, grids[place], norm)
+            picture = ax.imshow(grids[place], norm=norm, **HEAT)
             ax.set_title(titles[place])
+            ax.grid(False)
+            ax.yaxis.get_major_locator().set_params(integer=True)
         for ax in axes[-1]:
             ax.set_xlabel("layer")
         for ax in axes[:, 0]:
             ax.set_ylabel("KV head")
         figure.colorbar(picture, ax=axes, pad=0.01, label="relative RMS error")
     return figure
-
-
-def _draw_errors(ax: Any, grid: np.ndarray, norm: LogNorm) -> Any:
-    ax.grid(False)
-    ax.yaxis.get_major_locator().set_params(integer=True)
-    return ax.imshow(grid, aspect="auto", cmap=MAGNITUDES, norm=norm, interpolation="nearest")
 
 
 def _grid(errors: pd.DataFrame, name: str) -> np.ndarray:
@@ -105,11 +95,11 @@ def _log_norm(values: np.ndarray) -> LogNorm:
     return LogNorm(positive.min(), positive.max()) if len(positive) else LogNorm(1e-3, 1.0)
 
 
-def damage_figure(table: pd.DataFrame, *, width: str = "one-column") -> Figure:
+def damage_figure(table: pd.DataFrame) -> Figure:
     """Measured mean KL over predicted damage, a point per format."""
     measured = table.dropna()
     with matplotlib.rc_context(RC):
-        figure = blank(width, 2.4)
+        figure = blank("one-column", 2.4)
         ax = figure.subplots()
         styles, legend = styles_for(measured.index), Legend()
         for label, style in styles.items():

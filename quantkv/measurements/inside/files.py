@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.files import write_whole
+from quantkv.rows.row import strict_json
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from quantkv.measurements.inside.inspection import Inspection
 
-KINDS = ("png", "pdf")
 FEWEST_POINTS = 2
 """A single format shows no relation of predicted to measured damage."""
 
@@ -25,39 +25,27 @@ def write_inspection(
 ) -> list[Path]:
     """CSV tables, `inspection.json` (facts and damage) and figures; returns the paths."""
     out.mkdir(parents=True, exist_ok=True)
-    tables = {
-        "errors": inspection.errors,
-        "statistics": inspection.statistics,
-        "channels": inspection.channels,
-    }
-    contents = {f"{name}.csv": frame.to_csv(index=False).encode() for name, frame in tables.items()}
-    rows = damage.reset_index().astype(object).where(damage.reset_index().notna(), None).to_dict("records")
-    contents["inspection.json"] = json.dumps(facts | {"damage": rows}, indent=2).encode()
+    frames = {name: getattr(inspection, name) for name in ("errors", "statistics", "channels")}
+    tables = {f"{name}.csv": frame.to_csv(index=False).encode() for name, frame in frames.items()}
+    told = strict_json(facts | {"damage": damage.reset_index().to_dict("records")})
+    tables["inspection.json"] = json.dumps(told, indent=2).encode()
     paths = []
-    for name, content in contents.items():
+    for name, content in chain(tables.items(), _figures(inspection, damage, layers)):
         write_whole(out / name, content)
         paths.append(out / name)
-    return paths + list(_write_figures(inspection, damage, out, layers))
-
-
-def _write_figures(
-    inspection: Inspection, damage: pd.DataFrame, out: Path, layers: Sequence[int]
-) -> Iterator[Path]:
-    from quantkv.drawing.figure import rendered
-
-    for name, figure in _figures(inspection, damage, layers):
-        for kind in KINDS:
-            write_whole(out / f"{name}.{kind}", rendered(figure, kind))
-            yield out / f"{name}.{kind}"
+    return paths
 
 
 def _figures(
     inspection: Inspection, damage: pd.DataFrame, layers: Sequence[int]
-) -> Iterator[tuple[str, Figure]]:
+) -> Iterator[tuple[str, bytes]]:
+    from quantkv.drawing.figure import rendered
     from quantkv.measurements.inside.figures import channel_figure, damage_figure, error_figure
 
-    yield "magnitudes", channel_figure(inspection, layers)
+    figures = {"magnitudes": channel_figure(inspection, layers)}
     if len(inspection.errors):
-        yield "errors", error_figure(inspection.errors)
+        figures["errors"] = error_figure(inspection.errors)
     if len(damage.dropna()) >= FEWEST_POINTS:
-        yield "damage", damage_figure(damage)
+        figures["damage"] = damage_figure(damage)
+    for name, figure in figures.items():
+        yield from ((f"{name}.{kind}", rendered(figure, kind)) for kind in ("png", "pdf"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,8 +26,7 @@ from quantkv.measurements.inside.channels import (
     head_statistics,
     magnitude_map,
 )
-from quantkv.measurements.inside.layer_errors import exact_output, layer_errors
-from quantkv.measurements.inside.what_is_read import held, packs
+from quantkv.measurements.inside.layer_errors import exact_output, held, layer_errors, packs
 from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.spec.tensors import DEFAULT_SINKS
 
@@ -137,8 +137,8 @@ class _Looker:
         later = x[:, min(DEFAULT_SINKS, x.shape[1] - 1) :]
         channels = channel_statistics(later)
         place = {"layer": layer, "tensor": tensor}
-        self.statistics += _head_rows(place, head_statistics(later, channels))
-        self.channels += _channel_rows(place, channels)
+        self.statistics += _rows(place, head_statistics(later, channels))
+        self.channels += _rows(place, channels)
 
     def _errors(self, label: str, seen: LayerCall, layer: QuantizedLayer, exact: Tensor) -> None:
         keys, values = held(layer, seen.key, seen.value, self.context)
@@ -155,17 +155,9 @@ class _Looker:
         return Inspection(self.context, self.queries, errors, statistics, channels, self.maps)
 
 
-def _head_rows(place: dict[str, Any], statistics: HeadStatistics) -> list[dict[str, Any]]:
-    columns = {name: column.tolist() for name, column in asdict(statistics).items()}
-    heads = range(len(columns["absmax"]))
-    return [place | {"head": h} | {name: column[h] for name, column in columns.items()} for h in heads]
-
-
-def _channel_rows(place: dict[str, Any], statistics: ChannelStatistics) -> list[dict[str, Any]]:
-    columns = {name: column.tolist() for name, column in asdict(statistics).items()}
-    heads, width = statistics.mean.shape
-    return [
-        place | {"head": h, "channel": c} | {name: column[h][c] for name, column in columns.items()}
-        for h in range(heads)
-        for c in range(width)
-    ]
+def _rows(place: dict[str, Any], statistics: HeadStatistics | ChannelStatistics) -> Iterator[dict[str, Any]]:
+    """A row per head, or per head and channel."""
+    columns = asdict(statistics)
+    for at in np.ndindex(statistics.absmax.shape):
+        numbers = {name: column[at].item() for name, column in columns.items()}
+        yield place | dict(zip(("head", "channel"), at)) | numbers

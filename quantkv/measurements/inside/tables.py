@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from quantkv.wording.streams import bare_table
+
 if TYPE_CHECKING:
     import pandas as pd
 
-ERRORS = ("key_error", "value_error", "logit_error", "output_error")
-HEADERS = {"key_error": "keys", "value_error": "values", "logit_error": "logits", "output_error": "output"}
+ERRORS = {"key_error": "keys", "value_error": "values", "logit_error": "logits", "output_error": "output"}
 
 
 def error_table(errors: pd.DataFrame, damage: pd.DataFrame) -> Table:
     """A row per format: errors in the median layer and in the worst, predicted damage, measured KL."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("format", no_wrap=True)
-    for name in ERRORS:
-        table.add_column(f"{HEADERS[name]}\nmedian", justify="right", no_wrap=True)
-    for header in ("output\nworst (layer)", "predicted\ndamage", "mean KL\nnats/token"):
-        table.add_column(header, justify="right", no_wrap=True)
+    medians = [f"{word}\nmedian" for word in ERRORS.values()]
+    others = ("output\nworst (layer)", "predicted\ndamage", "mean KL\nnats/token")
+    table = bare_table(("format", *medians, *others), left=("format",))
     for label, rows in errors.groupby("format", sort=False):
         layers = rows.groupby("layer")[list(ERRORS)].mean()
         worst = layers["output_error"].idxmax()
@@ -34,9 +32,8 @@ def error_table(errors: pd.DataFrame, damage: pd.DataFrame) -> Table:
 
 def outlier_table(statistics: pd.DataFrame, count: int = 5) -> Table:
     """The layers with the hottest channels: the largest ratio to the median channel, and where it is."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for header in ("layer", "tensor", "hottest ÷ median", "head", "channel", "constant part", "kurtosis"):
-        table.add_column(header, justify="left" if header == "tensor" else "right", no_wrap=True)
+    names = ("layer", "tensor", "hottest ÷ median", "head", "channel", "constant part", "kurtosis")
+    table = bare_table(names, left=("tensor",))
     hottest = statistics.loc[statistics.groupby(["layer", "tensor"])["outlier_ratio"].idxmax()]
     for row in hottest.nlargest(count, "outlier_ratio").itertuples():
         numbers = f"{row.outlier_ratio:.3g}", str(row.head), str(row.hot_channel)

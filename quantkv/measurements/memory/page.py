@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from quantkv.measurements.memory.columns import MIB
-from quantkv.measurements.memory.held_figure import HELD
+from quantkv.measurements.memory.figures import HELD
 from quantkv.studies.column import Record
 from quantkv.studies.columns import competes
 from quantkv.studies.curves import curves
@@ -14,20 +15,15 @@ from quantkv.studies.study import Study
 from quantkv.wording import numbers
 from quantkv.wording.numbers import missing
 
-SIXTEEN_BITS = "The dotted line is a cache of 16 bits per element."
-
 
 def lead(here: Sequence[Record], worst: Mapping[str, str]) -> list[str]:
-    weighed = [r for r in here if not missing(r["ratio_to_16bit"]) and _may_win(r, worst)]
+    sound = [record for record in here if competes(record) and worst[record["label"]] != "unfit"]
+    weighed = [record for record in sound if not missing(record["ratio_to_16bit"])]
     if not weighed:
         return []
     least = min(weighed, key=lambda r: r["ratio_to_16bit"])
     share = numbers.ratio(least["ratio_to_16bit"])
     return [f"The smallest cache weighed among sound formats is that of {least['label']}, {share} × 16 bits."]
-
-
-def _may_win(record: Record, worst: Mapping[str, str]) -> bool:
-    return competes(record) and worst[record["label"]] != "unfit"
 
 
 def sentence(record: Record) -> Sentence | None:
@@ -45,11 +41,9 @@ def _guides(study: Study) -> Guides:
 
 
 def _note(study: Study) -> str:
-    held = "Bytes the cache holds."
-    return f"{held} {SIXTEEN_BITS}" if _guides(study) else held
+    dotted = " The dotted line is a cache of 16 bits per element." if _guides(study) else ""
+    return f"Bytes the cache holds.{dotted}"
 
 
-CHARTS = (
-    Chart("memory", "Memory", "cache held (MiB)", "log", lambda study: curves(study, HELD), _note, _guides),
-)
-PAGE = OnPage(lead, sentence, CHARTS)
+CHART = Chart("memory", "Memory", "cache held (MiB)", "log", partial(curves, metric=HELD), _note, _guides)
+PAGE = OnPage(lead, sentence, (CHART,))

@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from quantkv.drawing.legend import Legend
-from quantkv.drawing.lines import GREY
-from quantkv.drawing.style import Style, rank
+from quantkv.drawing.style import GREY, Style, rank
 from quantkv.measurements.quality.kl_figure import LABEL, bounds, kl_scale, lifted
 from quantkv.studies.study import Study
 
 PAD = 0.06
+NUMBERS = ["bits_cache_16", "kl_mean", "kl_low", "kl_high"]
 AXIS = "cache bits per element at {context} tokens\n(bits_cache_16: exact tokens count 16 bits)"
 
 
@@ -39,10 +39,8 @@ def points(study: Study) -> tuple[int, list[Point]]:
     if known.empty:
         return 0, []
     context = int(known["context"].max())
-    means = known[known["context"] == context].groupby("label")[
-        ["bits_cache_16", "kl_mean", "kl_low", "kl_high"]
-    ]
-    found = [Point(str(label), *map(float, row)) for label, row in means.mean().iterrows()]
+    means = known[known["context"] == context].groupby("label")[NUMBERS].mean()
+    found = [Point(str(label), *map(float, row)) for label, row in means.iterrows()]
     return context, sorted(found, key=lambda point: rank(point.label, point.bits))
 
 

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 
 from quantkv.drawing.axes import context_axis, log_axis
 from quantkv.drawing.legend import Legend
-from quantkv.drawing.lines import GREY, Curve, draw_curves
-from quantkv.drawing.style import DOTTED, Style
+from quantkv.drawing.lines import draw_curves
+from quantkv.drawing.style import DOTTED, GREY, Style
 from quantkv.studies.curves import Metric, column, contexts_of, curves, per_context
 from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Study
 from quantkv.wording.numbers import compact
@@ -34,7 +34,12 @@ def kl(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None
     context_axis(ax, contexts_of(study))
     floor = _floor(ax, study, min(positive, default=CAUTION_KL), legend)
     bottom = kl_scale(ax, [*values, *floor], [value for curve in found for value in curve.values], legend)
-    draw_curves(ax, [_lifted(curve, bottom) for curve in found], styles, legend)
+
+    def up(values: Sequence[float]) -> list[float]:
+        return [lifted(value, bottom) for value in values]
+
+    shown = [replace(own, values=up(own.values), low=up(own.low), high=up(own.high)) for own in found]
+    draw_curves(ax, shown, styles, legend)
     bounds(ax)
     ax.set_ylabel(LABEL)
 
@@ -66,13 +71,6 @@ def bounds(ax: Axes) -> None:
     if top > UNFIT_KL:
         ax.axhspan(UNFIT_KL, top, color=RED, alpha=0.06, linewidth=0, zorder=0)
     ax.set_ylim(bottom, top)
-
-
-def _lifted(curve: Curve, bottom: float) -> Curve:
-    values, low, high = (
-        [lifted(value, bottom) for value in part] for part in (curve.values, curve.low, curve.high)
-    )
-    return replace(curve, values=values, low=low, high=high)
 
 
 def _floor(ax: Axes, study: Study, smallest: float, legend: Legend) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from quantkv.drawing.style import BASELINE
@@ -19,29 +20,25 @@ FLOOR_SHARE = 1e-2
 NO_INTERVAL_BELOW = 8
 BOOTSTRAP_FROM = 16
 BARS = "Bars are intervals."
+SAID = {
+    "unfit": f"Damaged, with a mean KL of {UNFIT_KL:g} nats per token or more at some context",
+    "caution": f"To be used with caution, with a mean KL of {CAUTION_KL:g} or more",
+    "none": "No cost in perplexity that these windows can tell from zero",
+    "some": "A small cost in perplexity",
+    "gain": "A perplexity below that of the exact cache, beyond the interval",
+    "unknown": "Too few windows to tell whether it costs perplexity",
+}
 BOUNDS = ({"y": CAUTION_KL, "text": "caution"}, {"y": UNFIT_KL, "text": "unfit"})
 
 
 def lead(here: Sequence[Record], worst: Mapping[str, str]) -> list[str]:
-    scored = [r for r in here if not missing(r["kl_mean"]) and r["label"] != BASELINE]
-    sound = [r for r in scored if worst[r["label"]] not in ("unfit", "caution")]
-    named: dict[str, list[Record]] = {
-        f"Damaged, with a mean KL of {UNFIT_KL:g} nats per token or more at some context": [
-            r for r in scored if worst[r["label"]] == "unfit"
-        ],
-        f"To be used with caution, with a mean KL of {CAUTION_KL:g} or more": [
-            r for r in scored if worst[r["label"]] == "caution"
-        ],
-        "No cost in perplexity that these windows can tell from zero": [
-            r for r in sound if cost(r) == "none"
-        ],
-        "A small cost in perplexity": [r for r in sound if cost(r) == "some"],
-        "A perplexity below that of the exact cache, beyond the interval": [
-            r for r in sound if cost(r) == "gain"
-        ],
-        "Too few windows to tell whether it costs perplexity": [r for r in sound if cost(r) == "unknown"],
-    }
-    return [f"{said}: {and_names(records)}{_at_most(records)}." for said, records in named.items() if records]
+    scored = [record for record in here if not missing(record["kl_mean"]) and record["label"] != BASELINE]
+    named: dict[str, list[Record]] = {}
+    for record in scored:
+        verdict = worst[record["label"]]
+        named.setdefault(verdict if verdict in ("unfit", "caution") else cost(record), []).append(record)
+    said = [(words, named[name]) for name, words in SAID.items() if name in named]
+    return [f"{words}: {and_names(records)}{_at_most(records)}." for words, records in said]
 
 
 def _at_most(records: Sequence[Record]) -> str:
@@ -67,9 +64,8 @@ def sentence(record: Record) -> Sentence | None:
         return Sentence(f"Perplexity {numbers.fixed(record['perplexity'], 2)}", " as published.")
     if missing(record["kl_mean"]):
         return None
-    delta = numbers.with_interval(
-        record["delta_nll"], record["delta_nll_low"], record["delta_nll_high"], sign=True
-    )
+    deltas = (record[name] for name in ("delta_nll", "delta_nll_low", "delta_nll_high"))
+    delta = numbers.with_interval(*deltas, sign=True)
     kl = numbers.compact_interval(record["kl_mean"], record["kl_low"], record["kl_high"])
     top1 = numbers.percent(record["top1_agreement"])
     rest = f" (ΔNLL {delta}), KL {kl}, same first choice at {top1} % of tokens."
@@ -81,8 +77,8 @@ def limits(study: Study) -> list[str]:
 
 
 def _texts(study: Study) -> list[str]:
-    protocols = [protocol_of(row) for row in measured(study, "quality")]
-    texts = sorted({(str(p.get("text")), str(p.get("text_sha256") or "")[:DIGITS]) for p in protocols})
+    found = {(str(p.get("text")), str(p.get("text_sha256") or "")[:DIGITS]) for p in _protocols(study)}
+    texts = sorted(found)
     if not texts:
         return []
     said = ", ".join(f"{text} (sha256 {digest})" if digest else text for text, digest in texts)
@@ -100,13 +96,9 @@ def _windows(study: Study) -> list[str]:
 
 
 def _below_floor(study: Study) -> list[str]:
-    below = [
-        r["label"]
-        for r in study.records()
-        if not missing(r["kl_mean"]) and not missing(r["floor_path_kl"]) and r["kl_mean"] < r["floor_path_kl"]
-    ]
-    named = ", ".join(dict.fromkeys(below))
-    return [f"KL below the floor of the code path means nothing: {named}."] if below else []
+    below = study.frame["label"][study.frame["kl_mean"] < study.frame["floor_path_kl"]]
+    named = ", ".join(below.unique())
+    return [f"KL below the floor of the code path means nothing: {named}."] if named else []
 
 
 def _protocols(study: Study) -> list[Any]:
@@ -132,16 +124,6 @@ def _floor_is_near(study: Study) -> bool:
     return bool(floor > FLOOR_SHARE * kl[kl > 0].min())
 
 
-CHARTS = (
-    Chart(
-        "kl",
-        "Quality",
-        "KL to the exact cache (nats per token)",
-        "log",
-        lambda study: curves(study, KL),
-        _note,
-        _guides,
-        BOUNDS,
-    ),
-)
+AXIS = "KL to the exact cache (nats per token)"
+CHARTS = (Chart("kl", "Quality", AXIS, "log", partial(curves, metric=KL), _note, _guides, BOUNDS),)
 PAGE = OnPage(lead, sentence, CHARTS, limits)

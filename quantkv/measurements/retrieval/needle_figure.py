@@ -56,11 +56,6 @@ def _names(group: Group, points: float) -> tuple[dict[str, str], int]:
     return names, max(name.count("\n") + 1 for name in names.values())
 
 
-def _figure(height: float, lines: int, columns: int, *, shared: bool = False) -> tuple[Figure, np.ndarray]:
-    figure = blank("two-column", height)
-    return figure, figure.subplots(lines, columns, squeeze=False, sharey="row" if shared else False)
-
-
 def _by_length(group: Group) -> tuple[Figure, Any]:
     """A block of panels per task."""
     names, words = _names(group, SHORT_TITLE)
@@ -69,7 +64,8 @@ def _by_length(group: Group) -> tuple[Figure, Any]:
     columns = min(len(names), MOST_COLUMNS if words == 1 else FEWER_COLUMNS)
     lines = -(-len(names) // columns)
     height = (PANEL_HEIGHT + LINE * (words - 1)) * lines * len(group.parts) + AROUND
-    figure, grid = _figure(height, lines * len(group.parts), columns)
+    figure = blank("two-column", height)
+    grid = figure.subplots(lines * len(group.parts), columns, squeeze=False)
     for block, part in zip(np.split(grid, len(group.parts)), group.parts):
         image = _block(block, group, part, names)
     return figure, image
@@ -81,7 +77,8 @@ def _by_depth(group: Group) -> tuple[Figure, Any]:
     columns = min(len(group.parts), MOST_BESIDE)
     lines = -(-len(group.parts) // columns)
     height = (ROW_HEIGHT + LINE * (words - 1)) * max(FEWEST_ROWS, len(names)) + AROUND_ROWS
-    figure, grid = _figure(height * lines, lines, columns, shared=True)
+    figure = blank("two-column", height * lines)
+    grid = figure.subplots(lines, columns, squeeze=False, sharey="row")
     for ax, part in zip(grid.ravel(), group.parts):
         image = _task(ax, [_cells(group.rows, part, name) for name in names])
         ax.set_title(drawn(part))
@@ -94,11 +91,8 @@ def _by_depth(group: Group) -> tuple[Figure, Any]:
 def _task(ax: Axes, rows: Sequence[Cells]) -> Any:
     """A row per format, a column per depth."""
     depths = sorted({depth for cells in rows for _, depth in cells})
-    places = {
-        (row, depths.index(depth)): cell
-        for row, cells in enumerate(rows)
-        for (_, depth), cell in cells.items()
-    }
+    numbered = [(row, *item) for row, cells in enumerate(rows) for item in cells.items()]
+    places = {(row, depths.index(depth)): cell for row, (_, depth), cell in numbered}
     ax.set_xticks(range(len(depths)), [f"{depth:g}" for depth in depths])
     _write(ax, places)
     return _shares(ax, places, (len(rows), len(depths)))

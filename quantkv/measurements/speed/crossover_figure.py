@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 
 from quantkv.drawing.axes import context_axis
 from quantkv.drawing.legend import Legend
-from quantkv.drawing.lines import GREY, HOLLOW, HOLLOW_LOOK
-from quantkv.drawing.style import BASELINE, Style, rank
+from quantkv.drawing.lines import HOLLOW, HOLLOW_LOOK
+from quantkv.drawing.style import BASELINE, GREY, Style, rank
 from quantkv.drawing.text import NARROW, drawn
-from quantkv.measurements.speed.decode_figure import mark_drifts
+from quantkv.measurements.speed.drift import mark_drifts
 from quantkv.studies.study import Study
 
 RATIOS = ("ratio_to_baseline", "ratio_low", "ratio_high")
@@ -119,18 +119,14 @@ def _draw(ax: Axes, row: float, crossing: Crossing, style: Style, legend: Legend
         ends = [min(max(end, first), last) for end in (crossing.low, crossing.high)]
         bar = ax.hlines(row, *ends, color=style.color, linewidth=0.8, zorder=2.5)
         bar.set_gid(f"interval:{crossing.label}")
-    for place, marker in ((first, "<"), (last, ">")):
-        if _reaches(crossing, 0.0 if place == first else math.inf):
+    for place, marker, end in ((first, "<", 0.0), (last, ">", math.inf)):
+        if end in (crossing.low, crossing.middle, crossing.high):
             ax.plot([place], [row], marker=marker, markersize=3, gid=f"beyond:{crossing.label}", **look)
             legend.note(BEYOND, color=GREY, marker=">", markersize=3, linewidth=0)
     if 0 < crossing.middle < math.inf:
         edge = style.color if crossing.hollow else "white"
         look |= {"marker": style.marker, "markersize": style.size + 0.8, "markeredgecolor": edge}
         ax.plot([crossing.middle], [row], gid=f"format:{crossing.label}", markeredgewidth=0.6, **look)
-
-
-def _reaches(crossing: Crossing, end: float) -> bool:
-    return end in (crossing.low, crossing.middle, crossing.high)
 
 
 def _said(crossing: Crossing) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from quantkv.drawing.lines import Curve
 from quantkv.drawing.style import BASELINE
-from quantkv.measurements.speed.decode_figure import MILLISECONDS
+from quantkv.measurements.speed.figures import MILLISECONDS
 from quantkv.studies.column import Record, reference_mark
 from quantkv.studies.curves import curves, with_baseline
 from quantkv.studies.page import Chart, OnPage, Sentence, and_names, measured
@@ -17,25 +17,16 @@ from quantkv.wording.numbers import missing
 
 def lead(here: Sequence[Record], worst: Mapping[str, str]) -> list[str]:
     """The fastest format, and those whose intervals reach into its own: they are not slower for sure."""
-    timed = [
-        r
-        for r in here
-        if not missing(r["ratio_to_baseline"]) and r["label"] != BASELINE and not reference_mark(r)
-    ]
-    sound = [r for r in timed if worst[r["label"]] != "unfit"]
+    timed = [r for r in here if not missing(r["ratio_to_baseline"]) and not reference_mark(r)]
+    sound = [r for r in timed if r["label"] != BASELINE and worst[r["label"]] != "unfit"]
     if not sound:
         return []
     first = min(sound, key=lambda r: r["ratio_to_baseline"])
     if missing(first["ratio_high"]):
         return ["Too few rounds to rank formats by their decode time."]
-    near = [r for r in sound if r is not first and not _above(r, first)]
+    near = [r for r in sound if r is not first and not r["ratio_low"] > first["ratio_high"]]
     text = f"The fastest timed is {first['label']}, at {_speed_ratio(first)} of DynamicCache's decode time"
     return [text + (f"; the intervals do not tell {and_names(near)} from it." if near else ".")]
-
-
-def _above(record: Record, first: Record) -> bool:
-    low, high = record["ratio_low"], first["ratio_high"]
-    return not missing(low) and not missing(high) and low > high
 
 
 def sentence(record: Record) -> Sentence | None:
@@ -57,7 +48,8 @@ def _speed_ratio(record: Record) -> str:
 
 def limits(study: Study) -> list[str]:
     rows = [row.get("provenance") or {} for row in measured(study, "speed")]
-    machines = sorted({str((made.get("machine") or {}).get(_part(made)) or "unknown") for made in rows})
+    known = [made.get("machine") or {} for made in rows]
+    machines = sorted({str(machine.get("gpu") or machine.get("cpu") or "unknown") for machine in known})
     threads = sorted({str(made.get("threads")) for made in rows if made.get("threads")})
     if not machines:
         return []
@@ -68,18 +60,13 @@ def limits(study: Study) -> list[str]:
     ]
 
 
-def _part(made: dict[str, Any]) -> str:
-    return "gpu" if (made.get("machine") or {}).get("gpu") else "cpu"
+def _curves(study: Study) -> list[Curve]:
+    return with_baseline(curves(study, MILLISECONDS), study, per_second=False)
 
 
-CHARTS = (
-    Chart(
-        "decode_ms",
-        "Decode time",
-        "decode (ms per step)",
-        "linear",
-        lambda study: with_baseline(curves(study, MILLISECONDS), study, per_second=False),
-        lambda study: "Median, bars from the 10th to the 90th percentile.",
-    ),
-)
-PAGE = OnPage(lead, sentence, CHARTS, limits)
+def _note(study: Study) -> str:
+    return "Median, bars from the 10th to the 90th percentile."
+
+
+CHART = Chart("decode_ms", "Decode time", "decode (ms per step)", "linear", _curves, _note)
+PAGE = OnPage(lead, sentence, (CHART,), limits)
