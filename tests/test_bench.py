@@ -14,15 +14,14 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from quantkv import native
-from quantkv.bench import machine, stock, table
+from quantkv.bench import decode, machine, table
 from quantkv.bench.attention import BASELINE, FOLDED, bench_attention
-from quantkv.bench.decode import add_growth, bench_decode
+from quantkv.bench.decode import LEAST_STEPS, add_growth, bench_decode, clocked_updates, update_steps
 from quantkv.bench.encode import bench_encode
 from quantkv.bench.machine import MachineLimits, Rates
-from quantkv.bench.report import as_json
-from quantkv.bench.rounds import Arm, take_turns, timed_row
-from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSettings
-from quantkv.bench.updates import LEAST_STEPS, clocked_updates, update_steps
+from quantkv.bench.report import add_limit, as_json, timed_row
+from quantkv.bench.rounds import Arm, take_turns
+from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSettings, Settings
 from quantkv.bench.work import ModelWork
 from quantkv.commands.cli import app
 from quantkv.cores import cores
@@ -88,7 +87,7 @@ def check_limits(row: dict[str, Any]) -> None:
 def test_arms_take_turns_and_the_first_turn_is_not_counted() -> None:
     order: list[str] = []
     arms = [Arm(name, lambda name=name: order.append(name)) for name in "abc"]
-    take_turns(arms, 4, between=lambda: order.append("-"))
+    take_turns(arms, Settings(rounds=4), between=lambda: order.append("-"))
     turns = "".join(order).replace("-", "")
     assert len(turns) == 15 and order.count("-") == 15
     assert all(sorted(turns[i : i + 3]) == list("abc") for i in range(0, 15, 3))
@@ -107,7 +106,8 @@ def test_the_limit_is_the_slower_of_bytes_and_arithmetic() -> None:
     assert STEADY.seconds(1, 40e9, 1) == pytest.approx(2)
     arm = Arm("a", lambda: None, touched=int(10.25e6), multiply_adds=1)
     arm.seconds = [0.002, 0.001, 0.003]
-    row = timed_row(arm, STEADY)
+    row = timed_row(arm)
+    add_limit(row, STEADY, 1)
     assert row["limit_ms"] == pytest.approx(1) and row["k"] == pytest.approx(2)
     assert row["gb_s"] == pytest.approx(10.25 / 2)
     assert row["ms"] == pytest.approx({"median": 2, "p10": 1.2, "p90": 2.8})
@@ -294,7 +294,7 @@ def test_a_cache_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyP
     def broken(recipe: dict[str, Any], config: Any) -> Any:
         raise RuntimeError("not today")
 
-    monkeypatch.setattr(stock, "NAMES", ("transformers-fp8",))
+    monkeypatch.setattr(decode, "STOCK", ("transformers-fp8",))
     monkeypatch.setattr(worker, "new_cache", broken)
     settings = DecodeSettings(
         model="random-llama", formats=("int4-head",), contexts=(40, 60), rounds=2, prefill=50

@@ -23,7 +23,7 @@ from quantkv.measurements.quality.token_by_token import decode_token_by_token, p
 from quantkv.measurements.running import new_cache
 from quantkv.models import random_model
 from quantkv.peers import Peer, parse_peer, worker
-from quantkv.peers.stock import STOCK
+from quantkv.peers.peer import STOCK
 from quantkv.peers.versions import check_peer, versions
 
 CONTEXT, SCORE = 96, 32

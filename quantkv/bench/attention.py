@@ -8,10 +8,10 @@ returns the history.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import chain
 
 import psutil
 import torch
@@ -19,15 +19,15 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from quantkv.attention import attend
-from quantkv.bench.machine import MachineLimits, Probe, instruction_set
-from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, faster, quiet, refused, take_turns, timed_row
+from quantkv.bench.machine import Probe, instruction_set
+from quantkv.bench.report import Report, Row, faster, make_report, timed_row
+from quantkv.bench.rounds import Arm, Progress, quiet, refused, rest, take_turns
 from quantkv.bench.settings import AttentionSettings
 from quantkv.cache.layer import QuantizedLayer
-from quantkv.spec.specs import CacheSpec
+from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.store import View
 
-BASELINE, FOLDED = "sdpa fp32 grouped", "sdpa fp32 folded"
+BASELINE, FOLDED, DECODED = "sdpa fp32 grouped", "sdpa fp32 folded", "decode {}, sdpa"
 SMALL_TOKENS = 320
 """Before it is timed each arm runs over so few tokens: its code and its threads are then awake, as between
 the layers of a model, while its keys and values are in no cache of the processor."""
@@ -57,68 +57,43 @@ class Inputs:
         return self.query.shape[1] // self.key.shape[1]
 
 
-@dataclass
-class LayerArm(Arm):
-    """One way to read the layer; of `kind` sdpa, quantkv (from pages) or decode."""
-
-    kind: str = "sdpa"
-    format: str | None = None
-    engine: str = "sdpa"
-    tokens: int = 0
-
-    def about(self) -> dict[str, Any]:
-        return {"kind": self.kind, "format": self.format, "engine": self.engine, "tokens": self.tokens}
-
-
-def bench_attention(settings: AttentionSettings, progress: Progress = quiet) -> dict[str, Any]:
+def bench_attention(settings: AttentionSettings, progress: Progress = quiet) -> Report:
     """Time every arm at every token count; the report as JSON can hold it."""
     settings.check()
-    specs = parse_formats(settings.formats)
+    specs = {text: parse_spec(text) for text in settings.formats}
+    rows: list[Row] = []
     flags: list[str] = []
     with instruction_set(settings.isa):
         probe = Probe(settings.thread_counts)
-        measured = [_arms_at(n, specs, settings, probe, flags, progress) for n in settings.tokens]
-        limits = probe.limits()
-        rows = [row for arms in measured for row in _rows(arms, limits, settings, flags)]
-        return make_report("attention", settings, probe, limits, rows, flags)
+        for tokens in settings.tokens:
+            with refused(f"attention over {tokens} tokens"):
+                rows += _rows_at(tokens, specs, settings, probe, flags, progress)
+        flags += chain.from_iterable(map(_flags, rows))
+        return make_report("attention", settings, probe, rows, flags)
 
 
-def _arms_at(
+def _rows_at(
     tokens: int,
     specs: dict[str, CacheSpec],
     settings: AttentionSettings,
     probe: Probe,
     flags: list[str],
     progress: Progress,
-) -> list[LayerArm]:
-    """The arms of one token count, run; what they kept alive is let go."""
-    with refused(f"attention over {tokens} tokens"):
-        arms, small = (_arms_over(n, specs, settings) for n in (tokens, min(tokens, SMALL_TOKENS)))
-        for arm, twin in zip(arms, small, strict=True):
-            arm.tokens, arm.prepare = tokens, twin.run
-        arms = _affordable(arms, flags)
-        take_turns(
-            arms,
-            settings.rounds,
-            seed=settings.seed,
-            between=probe.evict if settings.cold else _rest,
-            progress=lambda what: progress(f"{tokens} tokens, {what}"),
-        )
-    for arm in arms:
-        arm.run = arm.prepare = _rest
-    return arms
+) -> list[Row]:
+    """The arms of one token count, run; what they keep alive is let go with them."""
+    arms, small = (_arms_over(n, specs, settings) for n in (tokens, min(tokens, SMALL_TOKENS)))
+    for arm, twin in zip(arms, small, strict=True):
+        arm.about["tokens"], arm.prepare = tokens, twin.run
+    arms = _affordable(arms, flags)
+    between = probe.evict if settings.cold else rest
+    take_turns(arms, settings, lambda what: progress(f"{tokens} tokens, {what}"), between)
+    return _rows(arms, settings.threads)
 
 
-def _arms_over(tokens: int, specs: dict[str, CacheSpec], settings: AttentionSettings) -> list[LayerArm]:
+def _arms_over(tokens: int, specs: dict[str, CacheSpec], settings: AttentionSettings) -> list[Arm]:
     inputs = random_inputs(settings, tokens)
-    arms = exact_arms(inputs, settings.threads)
-    for text, spec in specs.items():
-        arms += format_arms(text, spec, inputs, settings)
-    return arms
-
-
-def _rest() -> None:
-    """Nothing between two runs."""
+    ours = (format_arms(text, spec, inputs, settings) for text, spec in specs.items())
+    return [*exact_arms(inputs, settings.threads), *chain.from_iterable(ours)]
 
 
 def random_inputs(settings: AttentionSettings, tokens: int) -> Inputs:
@@ -128,44 +103,43 @@ def random_inputs(settings: AttentionSettings, tokens: int) -> Inputs:
     return Inputs(query, torch.randn(kv_shape, generator=noise), torch.randn(kv_shape, generator=noise))
 
 
-def exact_arms(inputs: Inputs, threads: int) -> list[LayerArm]:
+def exact_arms(inputs: Inputs, threads: int) -> list[Arm]:
     """SDPA over exact keys and values. Repeating heads writes the wide copy and reads it again."""
     half = Inputs(*(x.bfloat16() for x in (inputs.query, inputs.key, inputs.value)))
     exact, wide = inputs.exact_bytes, inputs.ratio * inputs.exact_bytes
-    arm = partial(LayerArm, threads=threads, multiply_adds=inputs.multiply_adds)
+
+    def arm(name: str, run: Callable[[Inputs], Tensor], of: Inputs, touched: int, scratch: int = 0) -> Arm:
+        about = {"kind": "sdpa", "format": None, "engine": "sdpa"}
+        return Arm(name, partial(run, of), threads, touched, inputs.multiply_adds, scratch, about)
+
     return [
-        arm(BASELINE, partial(grouped, inputs), touched=exact),
-        arm(FOLDED, partial(folded, inputs), touched=exact),
-        arm("sdpa bf16 grouped", partial(grouped, half), touched=half.exact_bytes),
-        arm("sdpa bf16 folded", partial(folded, half), touched=half.exact_bytes),
-        arm("sdpa fp32 repeated", partial(repeated, inputs), touched=exact + 2 * wide, scratch=wide),
+        arm(BASELINE, grouped, inputs, exact),
+        arm(FOLDED, folded, inputs, exact),
+        arm("sdpa bf16 grouped", grouped, half, half.exact_bytes),
+        arm("sdpa bf16 folded", folded, half, half.exact_bytes),
+        arm("sdpa fp32 repeated", repeated, inputs, exact + 2 * wide, wide),
     ]
 
 
-def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionSettings) -> list[LayerArm]:
+def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionSettings) -> list[Arm]:
     """A format read from its pages, by one or two thread counts, and decoded whole before SDPA.
 
     Decoding writes float32 keys and values, joining them with the exact tokens reads and writes them once
     more, and SDPA reads them.
     """
-    layer = filled_layer(spec, inputs)
-    key, value = (store.view() for store in layer.stores)
-    held = touched_bytes(key) + touched_bytes(value)
-    arm = partial(LayerArm, multiply_adds=inputs.multiply_adds, format=text)
-    read, decode = (partial(run, inputs.query, key, value) for run in (attend, decoded))
-    whole = arm(f"decode {text}, sdpa", decode, threads=settings.threads, kind="decode")
-    whole.engine, whole.scratch = f"{layer.engine}, sdpa", 2 * inputs.exact_bytes
-    whole.touched = held + 4 * inputs.exact_bytes
-    packed = partial(arm, text, read, touched=held, kind="quantkv", engine=layer.engine)
-    return [*(packed(threads=count) for count in settings.thread_counts), whole]
-
-
-def filled_layer(spec: CacheSpec, inputs: Inputs) -> QuantizedLayer:
-    """A layer that holds the inputs."""
     spec.check_layers(1)
     layer = QuantizedLayer(spec.for_layer(0, 1))
     layer.update(inputs.key, inputs.value)
-    return layer
+    key, value = (store.view() for store in layer.stores)
+    held, exact = touched_bytes(key) + touched_bytes(value), inputs.exact_bytes
+    read, decode = (partial(run, inputs.query, key, value) for run in (attend, decoded))
+    packed = {"kind": "quantkv", "format": text, "engine": layer.engine}
+    whole = {"kind": "decode", "format": text, "engine": f"{layer.engine}, sdpa"}
+    work = inputs.multiply_adds
+    return [
+        *(Arm(text, read, count, held, work, about=dict(packed)) for count in settings.thread_counts),
+        Arm(DECODED.format(text), decode, settings.threads, held + 4 * exact, work, 2 * exact, whole),
+    ]
 
 
 def touched_bytes(view: View) -> int:
@@ -200,7 +174,7 @@ def decoded(query: Tensor, key: View, value: View) -> Tensor:
     return grouped(Inputs(query, key.read(0, key.stop), value.read(0, value.stop)))
 
 
-def _affordable(arms: Sequence[LayerArm], flags: list[str]) -> list[LayerArm]:
+def _affordable(arms: Sequence[Arm], flags: list[str]) -> list[Arm]:
     """Leave out, and say so, what would need more memory than is free."""
     free = psutil.virtual_memory().available
     for arm in arms:
@@ -209,28 +183,27 @@ def _affordable(arms: Sequence[LayerArm], flags: list[str]) -> list[LayerArm]:
     return [arm for arm in arms if arm.scratch <= free]
 
 
-def _rows(
-    arms: Sequence[LayerArm], limits: MachineLimits, settings: AttentionSettings, flags: list[str]
-) -> list[dict[str, Any]]:
+def _rows(arms: Sequence[Arm], threads: int) -> list[Row]:
     named = {arm.name: arm for arm in arms}
-    base, rows = named[BASELINE], []
-    decodes = {arm.format: arm for arm in arms if arm.kind == "decode"}
-    wider = {arm.format: arm for arm in arms if arm.threads != settings.threads}
+    wider = {arm.name: arm for arm in arms if arm.threads != threads}
+    rows = []
     for arm in arms:
-        decode = decodes.get(arm.format) if arm.kind == "quantkv" else None
-        wide = wider.get(arm.format) if arm.kind == "quantkv" and arm.threads == settings.threads else None
-        row = timed_row(arm, limits)
-        row["faster_than_baseline"] = faster(arm, base)
-        row["faster_than_folded"] = faster(arm, named[FOLDED])
-        row["faster_than_decode"] = faster(arm, decode)
-        row["faster_with_more_threads"] = faster(wide, arm) if wide else None
-        row |= _difference(arm, decode or base)
-        rows.append(row)
-        flags += _flags(arm, row)
+        decode = named.get(DECODED.format(arm.name))
+        wide = wider.get(arm.name) if arm.threads == threads else None
+        rows.append(
+            timed_row(arm)
+            | {
+                "faster_than_baseline": faster(arm, named[BASELINE]),
+                "faster_than_folded": faster(arm, named[FOLDED]),
+                "faster_than_decode": faster(arm, decode),
+                "faster_with_more_threads": faster(wide, arm) if wide else None,
+            }
+            | _difference(arm, decode or named[BASELINE])
+        )
     return rows
 
 
-def _difference(arm: LayerArm, other: LayerArm) -> dict[str, Any]:
+def _difference(arm: Arm, other: Arm) -> Row:
     """How far the output is from another arm's, relative to its largest number. For a decoded format that is
     the price of quantization; for a format read from pages, rounding of the same numbers."""
     reference = other.output.float()
@@ -238,11 +211,9 @@ def _difference(arm: LayerArm, other: LayerArm) -> dict[str, Any]:
     return {"difference": difference, "difference_to": other.name}
 
 
-def _flags(arm: LayerArm, row: dict[str, Any]) -> Iterator[str]:
-    if arm.kind != "quantkv":
-        return
-    difference = row["difference"]
+def _flags(row: Row) -> Iterator[str]:
+    name, difference = row["name"], row["difference"]
     if row["faster_than_decode"] is not None and difference > MAX_DIFFERENCE:
-        yield f"{arm.name} differs from the same numbers decoded by {difference:.1e}"
-    if arm.engine == "reference":
-        yield f"{arm.name} ran on the reference engine: no speed claim"
+        yield f"{name} differs from the same numbers decoded by {difference:.1e}"
+    if row["engine"] == "reference":
+        yield f"{name} ran on the reference engine: no speed claim"

@@ -6,7 +6,9 @@ order in every round, ratios round by round.
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,36 +17,40 @@ import torch
 
 from quantkv.arms.arm import BASELINE, failure
 from quantkv.bench.machine import Probe, instruction_set
-from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Progress, add_limit, quiet, refused
+from quantkv.bench.report import Report, Row, make_report
+from quantkv.bench.rounds import Progress, quiet, refused
 from quantkv.bench.settings import DecodeSettings
-from quantkv.bench.stock import stock_lanes
-from quantkv.bench.updates import update_share, update_steps
 from quantkv.bench.work import ModelWork, cache_bytes
-from quantkv.errors import QuantKVError, first_line
+from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
 from quantkv.instruments.statistics import ratios, spread
 from quantkv.instruments.windows import feed_tokens
 from quantkv.measurements.speed.run import Lane, Race
 from quantkv.measurements.speed.section import speed_section
-from quantkv.spec.specs import CacheSpec
+from quantkv.peers import parse_peer
+from quantkv.peers.versions import check_installed
+from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.wording.numbers import significant
 
 BLOCK = 8
-Row = dict[str, Any]
+STOCK = ("quanto-int4", "hqq-int4")
+"""The quantized caches that transformers ships; each needs a package of its own."""
+FLUSHES = 2
+LEAST_STEPS = 16
+"""Steps over which `update` is timed where the flush chunks of a cache are short."""
 
 
-def bench_decode(
-    settings: DecodeSettings, progress: Progress = quiet, finished: Progress = quiet
-) -> dict[str, Any]:
+def bench_decode(settings: DecodeSettings, progress: Progress = quiet, finished: Progress = quiet) -> Report:
     """Time decoding at every context, then a prefill; `finished` is told the times of each as it is done."""
     from quantkv.models import load_model
 
     settings.check()
-    specs = parse_formats(settings.formats)
+    specs = {text: parse_spec(text) for text in settings.formats}
     model, _ = load_model(settings.model, dtype=settings.dtype)
     bench = _Bench(model, specs, settings, progress)
+    rows: list[Row] = []
+    prefills: list[Row] = []
     with (
         instruction_set(settings.isa),
         timing.threads(settings.threads),
@@ -53,36 +59,39 @@ def bench_decode(
     ):
         probe = Probe([settings.threads])
         for context in settings.contexts:
-            bench.decode(context)
-            done = [row for row in bench.rows if row["context"] == context]
+            rows += (done := bench.decode(context))
             finished(in_short(f"{context} cached tokens", done))
         if settings.prefill:
-            bench.prefill()
-            finished(in_short(f"prefill of {settings.prefill} tokens", bench.prefill_rows))
-        limits, rows, prefills = probe.limits(), bench.rows, bench.prefill_rows
-        for row in (*rows, *prefills):
-            if row["status"] == "ok":
-                add_limit(row, limits, settings.threads)
+            prefills = bench.prefill(settings.prefill)
+            finished(in_short(f"prefill of {settings.prefill} tokens", prefills))
         add_growth(rows)
-        return make_report("decode", settings, probe, limits, rows, bench.flags, prefill=prefills)
+        return make_report("decode", settings, probe, rows, bench.flags, prefill=prefills)
 
 
 class _Bench:
-    """The races of one model; rows and flags gather here."""
+    """The races of one model; flags gather here."""
 
     def __init__(
         self, model: Any, specs: dict[str, CacheSpec], settings: DecodeSettings, progress: Progress
     ) -> None:
-        self.model, self.specs, self.settings, self.progress = model, specs, settings, progress
+        self.model, self.settings, self.progress = model, settings, progress
         self.work = ModelWork.of(model)
-        self.rows: list[Row] = []
-        self.prefill_rows: list[Row] = []
-        self.flags: list[str] = stock_lanes()[1] if settings.stock else []
+        self.flags: list[str] = []
+        self.formats: dict[str, Any] = {BASELINE: BASELINE, **specs}
+        if settings.stock:
+            self._add_stock()
+
+    def _add_stock(self) -> None:
+        """Those whose package is installed, and a flag for each other."""
+        for peer in map(parse_peer, STOCK):
+            try:
+                check_installed(peer)
+                self.formats[peer.label] = peer
+            except UnsupportedError as error:
+                self.flags.append(f"{peer.label} left out: {error}")
 
     def lanes(self) -> list[Lane]:
-        stock = stock_lanes()[0] if self.settings.stock else []
-        ours = [Lane(text, spec) for text, spec in self.specs.items()]
-        return [Lane(BASELINE, BASELINE), *ours, *stock]
+        return [Lane(label, spec) for label, spec in self.formats.items()]
 
     def race(self, context: int, longest: int, fill: str) -> Race:
         """A race over random tokens; the model's own limit on positions is kept where it is prefilled."""
@@ -94,11 +103,12 @@ class _Bench:
         sync = timing.default_sync(self.model.device)
         return Race(self.model, feed_tokens(ids, 1, longest), context, fill, dice, sync)
 
-    def decode(self, context: int) -> None:
+    def decode(self, context: int) -> list[Row]:
+        """A row per cache: steps at `context` cached tokens, then what their updates take."""
         settings, lanes = self.settings, self.lanes()
-        decoded = settings.rounds * BLOCK
-        race = self.race(context, context + decoded + self._most_update_steps(), settings.fill)
-        self._note_length(context + decoded)
+        decoded = context + settings.rounds * BLOCK
+        race = self.race(context, decoded + max(map(update_steps, self.formats.values())), settings.fill)
+        self._note_length(decoded)
 
         def told(what: str, done: int, total: int) -> None:
             self.progress(f"{context} tokens, {what} {done + 1} of {total}")
@@ -107,31 +117,37 @@ class _Bench:
             race.prepare(lanes, told)
             touched = {lane.label: self._touched(lane, context) for lane in lanes if lane.error is None}
             race.decode_rounds(settings.rounds, BLOCK, told)
-            for lane in lanes:
-                self.rows.append(self._row(race, lane, touched.get(lane.label)))
-                lane.cache = None
+            return [self._decode_row(race, lane, touched) for lane in lanes]
 
-    def prefill(self) -> None:
+    def prefill(self, tokens: int) -> list[Row]:
         """Prefill with every cache in turn; the first round warms up and does not count."""
-        tokens, lanes = self.settings.prefill, self.lanes()
+        lanes, rounds = self.lanes(), self.settings.prefill_rounds
         race = self.race(tokens, tokens, "prefill")
         race.racing, race.baseline = lanes, lanes[0]
         with _said_plainly(self.settings.model, tokens):
-            for index in range(self.settings.prefill_rounds + 1):
-                self.progress(f"prefill of {tokens} tokens, {index} of {self.settings.prefill_rounds}")
+            for index in range(rounds + 1):
+                self.progress(f"prefill of {tokens} tokens, {index} of {rounds}")
                 for lane in race.in_turn():
                     race.attempt(lane, race.prefill)
                     lane.cache = None
-        self.prefill_rows = [self._prefill_row(lane, lanes[0]) for lane in lanes]
+        return [self._prefill_row(tokens, lane, lanes[0]) for lane in lanes]
 
     def _touched(self, lane: Lane, context: int) -> int:
         itemsize = self.model.dtype.itemsize
         return self.work.weight_bytes + cache_bytes(lane.cache, self.work, context, itemsize)
 
-    def _row(self, race: Race, lane: Lane, touched: int | None) -> Row:
-        row: Row = {"name": lane.label, "context": race.context} | _status(lane)
+    def _begun(self, lane: Lane, place: str, **where: int) -> Row:
+        """What every row says; that a lane failed is flagged as well."""
+        row: Row = {"name": lane.label, **where, "status": "ok", "reason": None}
         if lane.error is not None:
-            self.flags.append(f"{lane.label} failed at {race.context} tokens: {row['reason']}")
+            failed = failure("speed", lane.error, lane.seconds)
+            row |= {key: failed[key] for key in ("status", "reason")}
+            self.flags.append(f"{lane.label} failed {place}: {row['reason']}")
+        return row
+
+    def _decode_row(self, race: Race, lane: Lane, touched: dict[str, int]) -> Row:
+        row = self._begun(lane, f"at {race.context} tokens", context=race.context)
+        if lane.error is not None:
             return row
         engine = getattr(lane.cache, "engine", "sdpa")
         self.flags += lane_flags(race, lane, engine, self.flags)
@@ -140,26 +156,25 @@ class _Bench:
             "ms": spread(lane.timings.steps_ms),
             "rounds_ms": lane.timings.rounds_ms,
             "faster_than_dynamic": ratios(race.baseline.timings.rounds_ms, lane.timings.rounds_ms),
-            "bytes": touched,
+            "bytes": touched[lane.label],
             "multiply_adds": self.work.step(race.context),
             "update": self._update(race, lane),
         }
+        lane.cache = None
         return row
 
     def _update(self, race: Race, lane: Lane) -> Row | None:
         """The share of a step that `update` takes; None for stock caches, whose `update` decodes as well."""
         if not isinstance(lane.spec, CacheSpec) and lane.spec != BASELINE:
             return None
-        start = race.context + self.settings.rounds * BLOCK
-        found = update_share(race, lane, start, update_steps(lane.spec))
+        found = update_share(race, lane, race.context + self.settings.rounds * BLOCK)
         if found is None:
             self.flags.append(f"{lane.label} failed at {race.context} tokens, timing updates: {lane.error}")
         return found
 
-    def _prefill_row(self, lane: Lane, baseline: Lane) -> Row:
-        row: Row = {"name": lane.label, "tokens": self.settings.prefill} | _status(lane)
+    def _prefill_row(self, tokens: int, lane: Lane, baseline: Lane) -> Row:
+        row = self._begun(lane, "in prefill", tokens=tokens)
         if lane.error is not None:
-            self.flags.append(f"{lane.label} failed in prefill: {row['reason']}")
             return row
         ms, baseline_ms = ([1000 * s for s in x.timings.prefill[1:]] for x in (lane, baseline))
         return row | {
@@ -167,11 +182,8 @@ class _Bench:
             "rounds_ms": ms,
             "time_to_dynamic": ratios(ms, baseline_ms),
             "bytes": self.work.weight_bytes,
-            "multiply_adds": self.work.prefill(self.settings.prefill),
+            "multiply_adds": self.work.prefill(tokens),
         }
-
-    def _most_update_steps(self) -> int:
-        return max(update_steps(spec) for spec in (BASELINE, *self.specs.values()))
 
     def _note_length(self, tokens: int) -> None:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -179,6 +191,54 @@ class _Bench:
             self.flags.append(
                 f"{tokens} tokens are beyond the model's limit of {limit}: times alone mean anything"
             )
+
+
+def update_steps(spec: Any) -> int:
+    """Steps that hold two flush chunks of every tensor of a cache."""
+    if not isinstance(spec, CacheSpec):
+        return LEAST_STEPS
+    flushes = [t.flush for s in (spec, *(s for _, s in spec.layers)) for t in (s.key, s.value)]
+    return max(LEAST_STEPS, FLUSHES * math.lcm(*flushes))
+
+
+def update_share(race: Race, lane: Lane, start: int) -> dict[str, float] | None:
+    """Decode on, timing the cache's `update` calls apart: ms of a step spent in them, and the share. None
+    where the lane fails."""
+    whole: list[float] = []
+    steps = update_steps(lane.spec)
+    with clocked_updates(lane.cache) as spent, timing.no_garbage_collection():
+        for position in range(start, start + steps):
+            token = race.feed[:, position : position + 1]
+            begin = time.perf_counter()
+            race.attempt(lane, lambda lane, token=token: race.step(lane, token))
+            whole.append(time.perf_counter() - begin)
+    if lane.error is not None:
+        return None
+    return {
+        "ms_per_step": 1000 * sum(spent) / steps,
+        "share": sum(spent) / sum(whole),
+        "steps": steps,
+        "step_ms_mean": 1000 * sum(whole) / steps,
+    }
+
+
+@contextmanager
+def clocked_updates(cache: Any) -> Iterator[list[float]]:
+    """Seconds of each `update` call of a cache."""
+    spent: list[float] = []
+    plain = cache.update
+
+    def update(*args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        result = plain(*args, **kwargs)
+        spent.append(time.perf_counter() - begin)
+        return result
+
+    cache.update = update
+    try:
+        yield spent
+    finally:
+        del cache.update
 
 
 def in_short(what: str, rows: Sequence[Row]) -> str:
@@ -214,13 +274,6 @@ def lane_flags(race: Race, lane: Lane, engine: str, said: Sequence[str]) -> list
     whose = ["" if flag.startswith("memory") else f"{lane.label} " for flag in flags]
     placed = [f"{who}at {race.context}: {flag}" for who, flag in zip(whose, flags)]
     return [flag for flag in placed if flag not in said]
-
-
-def _status(lane: Lane) -> Row:
-    if lane.error is None:
-        return {"status": "ok", "reason": None}
-    failed = failure("speed", lane.error, lane.seconds)
-    return {"status": failed["status"], "reason": failed["reason"]}
 
 
 def add_growth(rows: Sequence[Row]) -> None:

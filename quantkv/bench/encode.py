@@ -3,19 +3,18 @@ the PyTorch codec. Timed is `PageStore.append`, keys and values apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quantkv.bench.machine import MachineLimits, Probe, instruction_set
-from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, faster, quiet, refused, take_turns, timed_row
+from quantkv.bench.machine import Probe, instruction_set
+from quantkv.bench.report import Report, Row, faster, make_report, timed_row
+from quantkv.bench.rounds import Arm, Progress, quiet, refused, take_turns
 from quantkv.bench.settings import EncodeSettings
-from quantkv.spec.specs import CacheSpec, TensorSpec
+from quantkv.spec.specs import CacheSpec, TensorSpec, parse_spec
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 from quantkv.store.pages import PageStore
 from quantkv.store.tensor import ENCODE_TOKENS
@@ -24,72 +23,50 @@ CHUNKS_PER_SAMPLE = 16
 """One chunk takes microseconds: so many in a row make a sample, as a long generation would flush them."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """What is packed in one append of a format."""
-
-    format: str
-    tensor: str
-    case: str
-    tokens: int
-
-
-@dataclass(kw_only=True)
-class PackingArm(Arm):
-    """A case by one encoder."""
-
-    case: Case
-    encoder: str
-    no_native: bool
-
-    def about(self) -> dict[str, Any]:
-        return asdict(self.case) | {"encoder": self.encoder, "no_native": self.no_native}
-
-
-def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> dict[str, Any]:
+def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> Report:
     """Time every format, tensor and case with both encoders."""
     settings.check()
-    specs = parse_formats(settings.formats)
+    specs = {text: parse_spec(text) for text in settings.formats}
     with instruction_set(settings.isa), refused(f"packing {settings.tokens} tokens"):
         probe = Probe([settings.threads])
         arms = [arm for text, spec in specs.items() for arm in _format_arms(text, spec, settings)]
-        take_turns(arms, settings.rounds, seed=settings.seed, progress=progress)
-        limits = probe.limits()
-        slow = {f"{arm.case.format} {arm.case.tensor}" for arm in arms if arm.no_native}
+        take_turns(arms, settings, progress)
+        named = {arm.name: arm for arm in arms}
+        rows = [_row(arm, named) for arm in arms]
+        slow = {f"{row['format']} {row['tensor']}" for row in rows if row["no_native"]}
         flags = [f"{name} has no native encoder" for name in sorted(slow)]
-        return make_report("encode", settings, probe, limits, _rows(arms, limits), flags)
+        return make_report("encode", settings, probe, rows, flags)
 
 
-def _format_arms(text: str, spec: CacheSpec, settings: EncodeSettings) -> Iterator[PackingArm]:
+def _format_arms(text: str, spec: CacheSpec, settings: EncodeSettings) -> Iterator[Arm]:
     for which, tensor in (("key", spec.key), ("value", spec.value)):
         whole = max(1, settings.tokens // tensor.flush) * tensor.flush
-        yield from _case_arms(Case(text, which, "prefill", whole), tensor, settings)
-        chunk = Case(text, which, "raw token" if tensor.is_raw else "flush chunk", tensor.flush)
-        yield from _case_arms(chunk, tensor, settings, runs_per_sample=CHUNKS_PER_SAMPLE)
+        chunk = "raw token" if tensor.is_raw else "flush chunk"
+        for case, tokens, runs in (("prefill", whole, 1), (chunk, tensor.flush, CHUNKS_PER_SAMPLE)):
+            about = {"format": text, "tensor": which, "case": case, "tokens": tokens}
+            yield from _case_arms(about, tensor, settings, runs)
 
 
 def _case_arms(
-    case: Case, tensor: TensorSpec, settings: EncodeSettings, runs_per_sample: int = 1
-) -> Iterator[PackingArm]:
+    about: dict[str, Any], tensor: TensorSpec, settings: EncodeSettings, runs: int
+) -> Iterator[Arm]:
     """The same append by both encoders, or by PyTorch's alone where there is no native one."""
-    noise = torch.Generator().manual_seed(settings.seed)
-    x = torch.randn(1, settings.heads, case.tokens, settings.head_dim, generator=noise)
+    noise, tokens = torch.Generator().manual_seed(settings.seed), about["tokens"]
+    x = torch.randn(1, settings.heads, tokens, settings.head_dim, generator=noise)
     span = -(-ENCODE_TOKENS // tensor.flush) * tensor.flush
-    native, plain = (new_store(tensor, case.tensor, settings) for _ in range(2))
+    native, plain = (new_store(tensor, about["tensor"], settings) for _ in range(2))
     no_native, layout = native.format is None, plain.layout
     plain.format = None
     for encoder, store in (("torch", plain),) if no_native else (("native", native), ("torch", plain)):
-        yield PackingArm(
-            f"{case.format} {case.tensor} {case.case} {encoder}",
+        yield Arm(
+            f"{about['format']} {about['tensor']} {about['case']} {encoder}",
             partial(append, store, x, span),
             threads=settings.threads,
-            touched=x.nbytes + case.tokens * layout.record_bytes // layout.page_tokens,
+            touched=x.nbytes + tokens * layout.record_bytes // layout.page_tokens,
             multiply_adds=x.numel(),
-            finish=partial(_undo, store),
-            runs_per_sample=runs_per_sample,
-            case=case,
-            encoder=encoder,
-            no_native=no_native,
+            about=about | {"encoder": encoder, "no_native": no_native},
+            finish=partial(store.truncate, 0, 0),  # the next run fills the same pages
+            runs_per_sample=runs,
         )
 
 
@@ -106,16 +83,8 @@ def append(store: PageStore, x: Tensor, span: int) -> None:
         store.append([0], part)
 
 
-def _undo(store: PageStore) -> None:
-    """Give the pages back, so that the next run fills the same ones."""
-    store.truncate(0, 0)
-
-
-def _rows(arms: Sequence[PackingArm], limits: MachineLimits) -> list[dict[str, Any]]:
-    """A row per arm; the native one says how many times faster than PyTorch's it is."""
-    by_torch = {arm.case: arm for arm in arms if arm.encoder == "torch"}
-    rows = []
-    for arm in arms:
-        other = by_torch[arm.case] if arm.encoder == "native" else None
-        rows.append(timed_row(arm, limits) | {"faster_than_torch": faster(arm, other)})
-    return rows
+def _row(arm: Arm, named: dict[str, Arm]) -> Row:
+    """The native encoder's says how many times faster than PyTorch's it is."""
+    native = arm.about["encoder"] == "native"
+    other = named[f"{arm.name.removesuffix('native')}torch"] if native else None
+    return timed_row(arm) | {"faster_than_torch": faster(arm, other)}

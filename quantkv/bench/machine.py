@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +66,7 @@ class Probe:
         if self.native:
             return self.native.read_bandwidth(self.buffer.data_ptr(), size, threads, native.isa())
         with timing.threads(threads):
-            return size / _seconds(self.buffer.sum)
+            return size / seconds_of(self.buffer.sum)
 
     def evict(self) -> None:
         """Push everything out of the processor's caches."""
@@ -78,13 +77,12 @@ class Probe:
             return self.native.peak_multiply_adds(native.isa())
         x = torch.ones(MATRIX, MATRIX)
         with timing.threads(1):
-            return MATRIX**3 / min(_seconds(lambda: x @ x) for _ in range(REPEATS))
+            return MATRIX**3 / min(seconds_of(lambda: x @ x) for _ in range(REPEATS))
 
 
-def _seconds(work: Any) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Seconds that work takes on the CPU."""
+    return timing.timed(work, lambda: None)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,55 @@
-"""What a benchmark gives back: one dictionary that JSON can hold, and where it is written."""
+"""What a benchmark gives back: one dictionary that JSON can hold, rows and all."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
-from quantkv.bench.machine import MachineLimits, Probe, description
-from quantkv.errors import QuantKVError
-from quantkv.spec.specs import CacheSpec, parse_spec
+import numpy as np
 
+from quantkv.bench.machine import MachineLimits, Probe, description
+from quantkv.bench.rounds import Arm
+from quantkv.bench.settings import Settings
+from quantkv.instruments.statistics import Numbers, ratios, spread
+
+Report = dict[str, Any]
+Row = dict[str, Any]
 SCHEMA = 1
 FEW_ROUNDS = 10
 
 
+def timed_row(arm: Arm) -> Row:
+    """The row of an arm that ran: times in ms, bytes and multiply-adds."""
+    rounds = [1000 * s for s in arm.seconds]
+    return {
+        "name": arm.name,
+        **arm.about,
+        "threads": arm.threads,
+        "rounds_ms": rounds,
+        "ms": spread(rounds),
+        "bytes": arm.touched,
+        "multiply_adds": arm.multiply_adds,
+        "gb_s": arm.touched / float(np.median(rounds)) / 1e6,
+    }
+
+
+def faster(arm: Arm, other: Arm | None) -> Numbers | None:
+    """How many times faster an arm is than another; None where there is no other."""
+    return None if other is None else ratios(other.seconds, arm.seconds)
+
+
 def make_report(
-    benchmark: str,
-    settings: Any,
-    probe: Probe,
-    limits: MachineLimits,
-    rows: list[dict[str, Any]],
-    flags: Sequence[str],
-    **more: Any,
-) -> dict[str, Any]:
-    """Settings (a dataclass), machine, limits, rows and what spoils a claim."""
+    benchmark: str, settings: Settings, probe: Probe, rows: list[Row], flags: Sequence[str], **more: list[Row]
+) -> Report:
+    """Settings, machine, its limits now, rows held against them, and what spoils a claim."""
+    limits = probe.limits()
     few = [f"only {settings.rounds} rounds"] if settings.rounds < FEW_ROUNDS else []
+    for row in chain(rows, *more.values()):
+        if "ms" in row:
+            add_limit(row, limits, settings.threads)
     return {
         "schema": SCHEMA,
         "benchmark": benchmark,
@@ -39,23 +62,11 @@ def make_report(
     }
 
 
-def parse_formats(texts: Sequence[str]) -> dict[str, CacheSpec]:
-    """Specs by the text they were given as; a wrong one raises QuantKVError naming the legal names."""
-    if not texts:
-        raise QuantKVError("--formats names no format")
-    return {text: parse_spec(text) for text in texts}
+def add_limit(row: Row, limits: MachineLimits, threads: int) -> None:
+    """The least time this machine needs for a row's bytes and multiply-adds, and how far the row is away."""
+    seconds = limits.seconds(row["bytes"], row["multiply_adds"], row.get("threads", threads))
+    row["limit_ms"], row["k"] = 1000 * seconds, row["ms"]["median"] / (1000 * seconds) if seconds else None
 
 
-def check_writable(path: Path | None) -> None:
-    """Raise now rather than after the measurement where the report could not be written."""
-    if path is None or str(path) == "-":
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise QuantKVError(f"cannot write {path}: {error.strerror}") from error
-
-
-def as_json(report: dict[str, Any]) -> str:
+def as_json(report: Report) -> str:
     return json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False)

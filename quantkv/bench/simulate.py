@@ -6,16 +6,15 @@ Nothing is prefilled, so every query reads packed history: the dearest case.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quantkv.bench.machine import MachineLimits, Probe
-from quantkv.bench.report import make_report, parse_formats
-from quantkv.bench.rounds import Arm, Progress, quiet, refused, take_turns, timed_row
+from quantkv.bench.machine import Probe
+from quantkv.bench.report import Report, Row, make_report, timed_row
+from quantkv.bench.rounds import Arm, Progress, quiet, refused, take_turns
 from quantkv.bench.settings import SimulateSettings
 from quantkv.bench.work import ModelWork
 from quantkv.decode_exact.simulate import simulate
@@ -23,76 +22,50 @@ from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
 from quantkv.instruments.statistics import ratios
 from quantkv.measurements.memory import peaks
-from quantkv.spec.specs import CacheSpec
+from quantkv.spec.specs import CacheSpec, parse_spec
 
 PLAIN = "plain, sdpa"
 MAX_RATIO = 2.5
 """A simulated pass that takes more than so many times the plain one is flagged."""
 
 
-@dataclass(kw_only=True)
-class PassArm(Arm):
-    """One pass over the sequence; `format` None for the plain one."""
-
-    tokens: int
-    format: str | None
-    scratch_bytes: int | None = None
-
-    def about(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "format": self.format, "scratch_bytes": self.scratch_bytes}
-
-
-def bench_simulate(settings: SimulateSettings, progress: Progress = quiet) -> dict[str, Any]:
+def bench_simulate(settings: SimulateSettings, progress: Progress = quiet) -> Report:
     """Time every format at every length; the report as JSON can hold it."""
     from quantkv.models import load_model
 
     settings.check()
-    specs = parse_formats(settings.formats)
+    specs = {text: parse_spec(text) for text in settings.formats}
     model, _ = load_model(settings.model, dtype=settings.dtype)
     hf.check_length(model, max(settings.tokens))
-    probe = Probe([settings.threads])
+    probe, rows = Probe([settings.threads]), []
     with hf.attention(model, "sdpa"):
-        measured = [arms_at(model, n, specs, settings, progress) for n in settings.tokens]
-    limits = probe.limits()
-    rows = [row for arms in measured for row in rows_of(arms, limits)]
-    return make_report("simulate", settings, probe, limits, rows, flags_of(rows))
+        for tokens in settings.tokens:
+            arms = timed_arms(model, tokens, specs, settings, progress)
+            rows += [timed_row(arm) | {"time_to_plain": ratios(arm.seconds, arms[0].seconds)} for arm in arms]
+    return make_report("simulate", settings, probe, rows, flags_of(rows))
 
 
-def arms_at(
+def timed_arms(
     model: Any, tokens: int, specs: dict[str, CacheSpec], settings: SimulateSettings, progress: Progress
-) -> list[PassArm]:
+) -> list[Arm]:
     """The plain pass and every format over the same `tokens`, run in turns; then each once more for its
-    memory."""
+    memory. Bytes are the weights', read once; all passes do the arithmetic of a prefill."""
     noise = torch.Generator().manual_seed(settings.seed)
     ids = torch.randint(model.config.get_text_config().vocab_size, (1, tokens), generator=noise)
     runs: dict[str, Callable[[], Tensor]] = {PLAIN: partial(hf.forward, model, ids)}
     runs |= {text: partial(simulated, model, spec, ids) for text, spec in specs.items()}
-    arms = [_arm(name, run, model, tokens, settings.threads) for name, run in runs.items()]
+    work = ModelWork.of(model)
+    arms = [
+        Arm(name, run, settings.threads, work.weight_bytes, work.prefill(tokens))
+        for name, run in runs.items()
+    ]
     with refused(f"a pass over {tokens} tokens"):
-        take_turns(
-            arms,
-            settings.rounds,
-            seed=settings.seed,
-            progress=lambda what: progress(f"{tokens} tokens, {what}"),
-        )
+        take_turns(arms, settings, lambda what: progress(f"{tokens} tokens, {what}"))
         for arm in arms:
             progress(f"{tokens} tokens, memory of {arm.name}")
-            arm.scratch_bytes = scratch_bytes(arm, model.device)
+            scratch, name = scratch_bytes(arm, model.device), None if arm.name == PLAIN else arm.name
+            arm.about = {"tokens": tokens, "format": name, "scratch_bytes": scratch}
     return arms
-
-
-def _arm(name: str, run: Callable[[], Tensor], model: Any, tokens: int, threads: int) -> PassArm:
-    """Its bytes are the weights', read once; both passes do the arithmetic of a prefill."""
-    work = ModelWork.of(model)
-    return PassArm(
-        name,
-        run,
-        threads=threads,
-        touched=work.weight_bytes,
-        multiply_adds=work.prefill(tokens),
-        tokens=tokens,
-        format=None if name == PLAIN else name,
-    )
 
 
 def simulated(model: Any, spec: CacheSpec, ids: Tensor) -> Tensor:
@@ -112,12 +85,7 @@ def scratch_bytes(arm: Arm, device: torch.device) -> int | None:
         return counter.peak()
 
 
-def rows_of(arms: Sequence[PassArm], limits: MachineLimits) -> list[dict[str, Any]]:
-    plain = arms[0]
-    return [timed_row(arm, limits) | {"time_to_plain": ratios(arm.seconds, plain.seconds)} for arm in arms]
-
-
-def flags_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+def flags_of(rows: Sequence[Row]) -> list[str]:
     """Passes that cost more than they should, and memory that nothing told."""
     slow = [row for row in rows if row["time_to_plain"]["median"] > MAX_RATIO]
     flags = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -12,18 +13,18 @@ from quantkv.wording.numbers import DASH, compact, percent, significant
 from quantkv.wording.streams import print_line, print_wide
 
 Row = dict[str, Any]
-Column = tuple[str, Callable[[Row], str]]
+Text = Callable[[Row], str]
 
 
-def _median(name: str) -> Callable[[Row], str]:
+def _median(name: str) -> Text:
     return lambda row: significant((row.get(name) or {}).get("median"))
 
 
-def _number(name: str) -> Callable[[Row], str]:
-    return lambda row: compact(row.get(name), 3)
+def _number(name: str, unit: float = 1) -> Text:
+    return lambda row: DASH if row.get(name) is None else compact(row[name] / unit, 3)
 
 
-def _text(name: str) -> Callable[[Row], str]:
+def _text(name: str) -> Text:
     return lambda row: str(row.get(name) or DASH)
 
 
@@ -35,82 +36,54 @@ def _times(row: Row) -> str:
     return f"{significant(ms['median'])} ({significant(ms['p10'])} to {significant(ms['p90'])})"
 
 
-def _megabytes(row: Row) -> str:
-    return compact(row["bytes"] / 1e6, 3) if row.get("bytes") else DASH
+MS = "ms (p10 to p90)"
+COLUMNS: dict[str, Text] = {
+    **{name: _text(name) for name in ("tokens", "context", "format", "tensor", "case", "encoder")},
+    "prefill": _text("tokens"),
+    "arm": _text("name"),
+    "cache": _text("name"),
+    MS: _times,
+    "ms/token (p10 to p90)": _times,
+    "× baseline": _median("faster_than_baseline"),
+    "× folded": _median("faster_than_folded"),
+    "× decode, sdpa": _median("faster_than_decode"),
+    "2 threads ×": _median("faster_with_more_threads"),
+    "× dynamic": _median("faster_than_dynamic"),
+    "× torch": _median("faster_than_torch"),
+    "time / dynamic's": _median("time_to_dynamic"),
+    "time / plain's": _median("time_to_plain"),
+    "growth ms": _number("growth_ms"),
+    "growth / dynamic's": _number("growth_to_dynamic"),
+    "update": lambda row: f"{percent(row['update']['share'])} %" if row.get("update") else DASH,
+    "scratch MB": _number("scratch_bytes", 1e6),
+    "MB": _number("bytes", 1e6),
+    "GB/s": _number("gb_s"),
+    "limit ms": _number("limit_ms"),
+    "k": _number("k"),
+}
+LEFT = ("arm", "cache", "format", "tensor", "case", "encoder")
+"""Columns of names; the others hold numbers and stand at the right."""
+LIMIT = ("MB", "limit ms", "k")
+GROWTH = ("growth ms", "growth / dynamic's")
+RATIOS = ("× baseline", "× folded", "× decode, sdpa", "2 threads ×")
+TABLES: dict[str, tuple[str, ...]] = {
+    "attention": ("tokens", "arm", MS, *RATIOS, "MB", "GB/s", "limit ms", "k"),
+    "decode": ("context", "cache", "ms/token (p10 to p90)", "× dynamic", *GROWTH, "update", *LIMIT),
+    "prefill": ("prefill", "cache", MS, "time / dynamic's", *LIMIT),
+    "encode": ("format", "tensor", "case", "tokens", "encoder", MS, "GB/s", "× torch", *LIMIT),
+    "simulate": ("tokens", "arm", MS, "time / plain's", "scratch MB", *LIMIT),
+}
 
 
-def _scratch(row: Row) -> str:
-    return DASH if row["scratch_bytes"] is None else compact(row["scratch_bytes"] / 1e6, 3)
-
-
-def _update_share(row: Row) -> str:
-    update = row.get("update")
-    return f"{percent(update['share'])} %" if update else DASH
-
-
-MS: Column = ("ms (p10 to p90)", _times)
-LIMIT: list[Column] = [("MB", _megabytes), ("limit ms", _number("limit_ms")), ("k", _number("k"))]
-ATTENTION: list[Column] = [
-    ("tokens", _text("tokens")),
-    ("arm", _text("name")),
-    MS,
-    ("× baseline", _median("faster_than_baseline")),
-    ("× folded", _median("faster_than_folded")),
-    ("× decode, sdpa", _median("faster_than_decode")),
-    ("2 threads ×", _median("faster_with_more_threads")),
-    ("MB", _megabytes),
-    ("GB/s", _number("gb_s")),
-    ("limit ms", _number("limit_ms")),
-    ("k", _number("k")),
-]
-DECODE: list[Column] = [
-    ("context", _text("context")),
-    ("cache", _text("name")),
-    ("ms/token (p10 to p90)", _times),
-    ("× dynamic", _median("faster_than_dynamic")),
-    ("growth ms", _number("growth_ms")),
-    ("growth / dynamic's", _number("growth_to_dynamic")),
-    ("update", _update_share),
-    *LIMIT,
-]
-PREFILL: list[Column] = [
-    ("prefill", _text("tokens")),
-    ("cache", _text("name")),
-    MS,
-    ("time / dynamic's", _median("time_to_dynamic")),
-    *LIMIT,
-]
-ENCODE: list[Column] = [
-    ("format", _text("format")),
-    ("tensor", _text("tensor")),
-    ("case", _text("case")),
-    ("tokens", _text("tokens")),
-    ("encoder", _text("encoder")),
-    MS,
-    ("GB/s", _number("gb_s")),
-    ("× torch", _median("faster_than_torch")),
-    *LIMIT,
-]
-SIMULATE: list[Column] = [
-    ("tokens", _text("tokens")),
-    ("arm", _text("name")),
-    MS,
-    ("time / plain's", _median("time_to_plain")),
-    ("scratch MB", _scratch),
-    *LIMIT,
-]
-NAMES = ("arm", "cache", "format", "tensor", "case", "encoder")
-
-
-def tables(report: Row) -> list[tuple[list[Column], list[Row]]]:
-    """The tables of a report: columns and rows."""
-    rows = report["rows"]
-    if report["benchmark"] == "attention":
-        return [(ATTENTION, [row for row in rows if row["threads"] == report["settings"]["threads"]])]
-    if report["benchmark"] == "decode":
-        prefill = report["prefill"]
-        return [(DECODE, rows)] + ([(PREFILL, prefill)] if prefill else [])
-    return [(SIMULATE if report["benchmark"] == "simulate" else ENCODE, rows)]
+def tables(report: Row) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
+    """The tables of a report: titles of columns and rows. Attention by other counts of threads has a column
+    and no row."""
+    kind, rows = report["benchmark"], report["rows"]
+    if kind == "attention":
+        rows = [row for row in rows if row["threads"] == report["settings"]["threads"]]
+    yield TABLES[kind], rows
+    if report.get("prefill"):
+        yield TABLES["prefill"], report["prefill"]
 
 
 def header(report: Row) -> str:
@@ -132,10 +105,10 @@ def markdown(report: Row) -> str:
     """The report as Markdown."""
     parts = [header(report).replace("\n", "  \n")]
     for columns, rows in tables(report):
-        lines = [[name for name, _ in columns], [":--" if name in NAMES else "--:" for name, _ in columns]]
-        lines += [[text(row).replace("|", r"\|") for _, text in columns] for row in rows]
-        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-    return "\n\n".join(parts + ["\n".join(f"- {flag}" for flag in report["flags"])]).rstrip() + "\n"
+        lines = [columns, [":--" if name in LEFT else "--:" for name in columns]]
+        lines += [[COLUMNS[name](row).replace("|", r"\|") for name in columns] for row in rows]
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join([*parts, "\n".join(f"- {flag}" for flag in report["flags"])]).rstrip() + "\n"
 
 
 def print_report(report: Row, console: Console) -> None:
@@ -147,15 +120,14 @@ def print_report(report: Row, console: Console) -> None:
         print_line(flag, console, "yellow")
 
 
-def _rich(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+def _rich(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+    """A line is left out between the lengths of a benchmark."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, _ in columns:
-        table.add_column(name, justify="left" if name in NAMES else "right", no_wrap=True)
-    previous = None
-    for row in rows:
-        where = row.get("context") or row.get("tokens")
-        if previous is not None and previous != where and "encoder" not in row:
+    for name in columns:
+        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+    for _, block in groupby(rows, lambda row: "encoder" in row or row.get("context") or row.get("tokens")):
+        if table.rows:
             table.add_row()
-        previous = where
-        table.add_row(*(text(row) for _, text in columns))
+        for row in block:
+            table.add_row(*(COLUMNS[name](row) for name in columns))
     return table

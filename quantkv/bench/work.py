@@ -7,10 +7,11 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from quantkv.bench.stock import BITS
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments import huggingface as hf
-from quantkv.peers.stock import GROUP
+from quantkv.peers.peer import GROUP
+
+STOCK_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -72,4 +73,4 @@ def cache_bytes(cache: Any, work: ModelWork, tokens: int, itemsize: int) -> int:
         return cache.used_nbytes
     if isinstance(cache, DynamicCache):
         return 3 * elements * itemsize
-    return 4 * elements * itemsize + elements * BITS // 8 + 2 * elements // GROUP * itemsize
+    return 4 * elements * itemsize + elements * STOCK_BITS // 8 + 2 * elements // GROUP * itemsize

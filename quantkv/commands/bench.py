@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from inspect import Parameter, Signature
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,8 @@ from quantkv.wording.streams import new_console, print_line
 if TYPE_CHECKING:
     from rich.status import Status
 
-    Report = dict[str, Any]
+    from quantkv.bench.report import Report
+
     Measure = Callable[[Any, Status], Report]
 
 app = typer.Typer(
@@ -52,22 +53,21 @@ def benchmark(settings: type[Any]) -> Callable[[Measure], None]:
     return register
 
 
-def _options(settings: type[Any]) -> list[Parameter]:
-    hints, found = get_type_hints(settings, include_extras=True), []
-    for field in fields(settings):
-        hint: Any = hints[field.name]
-        default: Any = Parameter.empty if field.default is MISSING else field.default
-        if get_origin(hint.__origin__) is tuple:
-            hint, default = Annotated[str, hint.__metadata__[0]], ",".join(map(str, default))
-        found.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
-    return found
+def _options(settings: type[Any]) -> Iterator[Parameter]:
+    """A field of several is one text here."""
+    for option in signature(settings, eval_str=True).parameters.values():
+        if isinstance(option.default, tuple):
+            text = Annotated[str, option.annotation.__metadata__[0]]
+            option = option.replace(annotation=text, default=",".join(map(str, option.default)))
+        yield option.replace(kind=Parameter.KEYWORD_ONLY)
 
 
 def _read(settings: type[Any], given: dict[str, Any]) -> Any:
     values = {}
-    for name, hint in get_type_hints(settings).items():
-        several = get_origin(hint) is tuple
-        values[name] = _parts(name, given[name], get_args(hint)[0]) if several else given[name]
+    for name, option in signature(settings).parameters.items():
+        values[name] = given[name]
+        if isinstance(option.default, tuple):
+            values[name] = _parts(name, given[name], type(option.default[0]))
     return settings(**values)
 
 
@@ -121,26 +121,30 @@ def _bind_threads() -> None:
 
 def _run(measure: Measure, settings: Any, output: Output) -> None:
     _bind_threads()
-    from quantkv.bench.report import check_writable
-
-    check_writable(output.json_file)
-    with new_console(stderr=True).status("starting") as status:
-        report = measure(settings, status)
-    _show(report, output)
-
-
-def _show(report: Report, output: Output) -> None:
     from quantkv.bench.report import as_json
     from quantkv.bench.table import markdown, print_report
 
     file, console = output.json_file, new_console()
-    if file is not None and str(file) == "-":
+    alone = str(file) == "-"
+    if file is not None and not alone:
+        _check_writable(file)
+    with new_console(stderr=True).status("starting") as status:
+        report = measure(settings, status)
+    if alone:
         typer.echo(as_json(report))
-        return
-    if output.as_markdown:
+    elif output.as_markdown:
         typer.echo(markdown(report))
     else:
         print_report(report, console)
-    if file is not None:
+    if file is not None and not alone:
         file.write_text(as_json(report) + "\n", encoding="utf-8")
         print_line(f"  {file}", console)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise now rather than after the measurement where the report could not be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise QuantKVError(f"cannot write {path}: {error.strerror}") from error

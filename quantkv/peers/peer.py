@@ -1,17 +1,25 @@
 """A peer: another project's cache by name, in this interpreter or another.
 
 Names are short strings like those of formats: `peer:quanto-int4`, `peer:kvpress-knorm-0.5+int4-head`.
+
+The quantized caches that transformers ships are `QuantizedCache` over quanto, HQQ, or plain 8-bit floats.
+quanto and HQQ work in groups of 64 channels of one token and head. A prompt is quantized whole; afterwards up
+to 127 tokens stay exact, and when there are 128 the whole cache is decoded and quantized once more. The 8-bit
+float cache takes one scale per tensor from the first call and appends.
+
+kvpress evicts: at the end of prefill each layer keeps a share of its keys and values, exactly.
+`kvpress-knorm-0.5` removes half of them. Tokens decoded later are all kept, and positions go on from the
+original length. What is left may be packed with one of our formats.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from quantkv.errors import QuantKVError
-from quantkv.peers.presses import PRESSES, Press, find_press
-from quantkv.peers.stock import STOCK, Stock
 from quantkv.spec.specs import parse_spec
 from quantkv.wording.suggestions import did_you_mean
 
@@ -19,7 +27,85 @@ if TYPE_CHECKING:
     from quantkv.spec.specs import CacheSpec
 
 PREFIX = "peer:"
+GROUP, RESIDUAL = 64, 128
+PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}
+# Axis 0 of quanto and axis 1 of HQQ both put 64 channels of one token and head into a group. HQQ's default
+# axis 0 groups across tokens and heads and loses far more.
+AXES = {"quanto": 0, "hqq": 1}
+PRESSES = {
+    "knorm": "KnormPress",
+    "snapkv": "SnapKVPress",
+    "streamingllm": "StreamingLLMPress",
+    "tova": "TOVAPress",
+    "expected-attention": "ExpectedAttentionPress",
+    "keydiff": "KeyDiffPress",
+}
+"""Presses of kvpress that need nothing but a compression ratio."""
+_PRESS_NAME = re.compile(rf"kvpress-(?P<press>{'|'.join(PRESSES)})-(?P<ratio>0\.\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """A backend of `transformers.QuantizedCache`; `bits` None where it takes no options (fp8)."""
+
+    backend: str
+    bits: int | None
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What the worker makes the cache from."""
+        options: dict[str, Any] = {}
+        if self.bits is not None:
+            axis = AXES[self.backend]
+            options = {"nbits": self.bits, "axis_key": axis, "axis_value": axis}
+            options |= {"q_group_size": GROUP, "residual_length": RESIDUAL}
+        return {"kind": "stock", "backend": self.backend, "options": options}
+
+    @property
+    def package(self) -> str | None:
+        """What must be installed beside transformers."""
+        return PACKAGES.get(self.backend)
+
+    @property
+    def policy(self) -> dict[str, int]:
+        """The part of a row's effective section that says which tokens stay exact."""
+        flush = RESIDUAL if self.bits is not None else 1
+        exact = dict.fromkeys(("sinks", "recent_key", "recent_value"), 0)
+        return exact | dict.fromkeys(("flush_key", "flush_value"), flush)
+
+    @property
+    def notes(self) -> list[str]:
+        return ["every flush packs the whole cache again"] if self.bits is not None else []
+
+
+STOCK = {
+    "quanto-int4": Stock("quanto", 4),
+    "quanto-int2": Stock("quanto", 2),
+    "hqq-int8": Stock("hqq", 8),
+    "hqq-int4": Stock("hqq", 4),
+    "hqq-int2": Stock("hqq", 2),
+    "transformers-fp8": Stock("fp8", None),
+}
 LEGAL = (*STOCK, *(f"kvpress-{press}-RATIO" for press in PRESSES))
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A press and the share of keys and values it removes."""
+
+    name: str
+    ratio: float
+
+    package: ClassVar[str] = "kvpress"
+    policy: ClassVar[None] = None
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return {"kind": "press", "press": PRESSES[self.name], "options": {"compression_ratio": self.ratio}}
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"{self.ratio:g} of the prompt's keys and values are dropped after prefill"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +152,10 @@ def parse_peer(text: str, *, python: str | None = None, **policy: int | None) ->
     Raises QuantKVError naming the legal ones, and where there is no such interpreter.
     """
     name, plus, top = text.removeprefix(PREFIX).partition("+")
-    made_by = STOCK.get(name) or find_press(name)
+    made_by = STOCK.get(name) or _press(name)
     if made_by is None:
-        raise QuantKVError(_unknown(name))
+        legal = f"{', '.join(LEGAL)}, with 0 < RATIO < 1 such as 0.5"
+        raise QuantKVError(f"unknown peer {name!r}; legal: {legal}{did_you_mean(name, LEGAL)}")
     if plus and not isinstance(made_by, Press):
         raise QuantKVError(f"{name} packs its own keys and values: a format on top needs a press (kvpress-…)")
     if python is not None and shutil.which(python) is None:
@@ -76,6 +163,7 @@ def parse_peer(text: str, *, python: str | None = None, **policy: int | None) ->
     return Peer(name, made_by, python, parse_spec(top, **policy) if plus else None)
 
 
-def _unknown(name: str) -> str:
-    legal = f"{', '.join(LEGAL)}, with 0 < RATIO < 1 such as 0.5"
-    return f"unknown peer {name!r}; legal: {legal}{did_you_mean(name, LEGAL)}"
+def _press(name: str) -> Press | None:
+    """The press that a name such as `kvpress-snapkv-0.5` stands for; None where it is none."""
+    match = _PRESS_NAME.fullmatch(name)
+    return Press(match["press"], float(match["ratio"])) if match and float(match["ratio"]) else None

@@ -43,6 +43,7 @@ class Remote:
         assert peer.python is not None, "a peer of this interpreter needs no process"
         self._folder = tempfile.TemporaryDirectory(prefix="quantkv-peer-")
         self._path, self._asked = Path(self._folder.name), 0
+        self._log = self._path / "log.txt"
         job = {
             **_whereabouts(model, self._path / "model"),
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -69,10 +70,6 @@ class Remote:
 
     def close(self) -> None:
         self._end()
-
-    @property
-    def _log(self) -> Path:
-        return self._path / "log.txt"
 
     def _write(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
