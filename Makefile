@@ -25,16 +25,16 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep report paper bench support test test-all test-again test-oldest native-check docs lint format clean distclean
+.PHONY: help setup sweep report paper bench support test test-all test-oldest native-check docs lint format clean distclean
 
 help:
 	@echo "make sweep        run CONFIG ($(CONFIG)); ARGS go to quantkv sweep; finished cells are not run again"
 	@echo "make report       the tables and figures of CONFIG again, from the rows in OUT ($(OUT))"
 	@echo "make paper        every figure and table of STUDIES ($(STUDIES)) again, from the rows there"
 	@echo "make bench        time attention, decoding and packing on this machine; JSON goes to BENCH ($(BENCH))"
-	@echo "make test         the first tier of tests, every kind once, in JOBS ($(JOBS)) processes; ARGS go to pytest"
+	@echo "make test         the first tier of tests, every kind once, in JOBS ($(JOBS)) processes; ARGS go to pytest;"
+	@echo "                  a test that takes over 2 s, and again when it is alone, fails without a mark"
 	@echo "make test-all     all tests; the slowest 20 stand at the end of both"
-	@echo "make test-again   what took over 2 s in the last make test, alone: fails where it does so without a mark"
 	@echo "make test-oldest  the cache tests on the oldest supported transformers"
 	@echo "make native-check  the kernels as plain programs, under the address and undefined-behaviour sanitizers"
 	@echo "make support      docs/support.md: which model families are served, found by running them"
@@ -56,13 +56,10 @@ paper: $(VENV)/.ready
 	$(BIN)/quantkv paper $(STUDIES)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) -m "not second" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not second" --limit 2 $(ARGS)
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
-
-test-again: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not second" --again 2 $(ARGS)
 
 test-oldest: $(VENV)-oldest/.ready
 	PYTHONPATH=$(VENV)-oldest $(BIN)/python -m pytest -n $(JOBS) $(OLDEST_TESTS) $(ARGS)

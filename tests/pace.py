@@ -1,28 +1,30 @@
 """What each test costs: the slowest stand in every report, and a slow one needs a mark that says why.
 
 Counted is the processor time of the call, that of processes it waited for included: with other work on the
-machine, clocks lie. No test asserts a time. `--again SECONDS` runs what took longer in the last run once more
-and fails the run where it does so again without a mark; on a slow machine the limit is longer.
+machine, clocks lie, and processors take longer too. So what takes longer than `--limit SECONDS` is run once
+more, alone, and fails where it does so again. On a slow machine the limit is longer.
 """
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Generator
 from itertools import pairwise
 
 import pytest
 
 SHOWN = 20
 WORTH_SHOWING = 0.5
-MAY_BE_SLOW = ("second", "long")
-LAST = "quantkv/seconds"
+MAY_BE_SLOW = {"second", "long"}
 USUAL_BIT = 0.03
 """Seconds that a bit of work takes where the limit was set."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--again", type=float, metavar="SECONDS", help="only tests that took longer last time")
+    parser.addoption("--limit", type=float, metavar="SECONDS", help="unmarked tests that take longer fail")
+    parser.addoption("--alone", type=float, metavar="SECONDS", help="the same, at the first try")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,11 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Pace(config), "pace-of-tests")
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     before = seconds()
-    yield
-    item.user_properties.append(("seconds", seconds() - before))
+    try:
+        yield
+    finally:
+        took = seconds() - before
+        item.user_properties.append(("seconds", took))
+    limit = item.config.getoption("--alone")
+    if limit and took > limit and took > limit * slowness():
+        pytest.fail(f"takes {took:.1f} s: make it quicker, or mark it long(why)", pytrace=False)
 
 
 def seconds() -> float:
@@ -53,28 +61,23 @@ def slowness() -> float:
 
 class Pace:
     def __init__(self, config: pytest.Config) -> None:
-        again: float | None = config.getoption("--again")
-        self.cache, self.limit = config.cache, again and again * slowness()
+        self.limit: float = config.getoption("--limit") or 0.0
         self.took: dict[str, float] = {}
-        self.slow: list[str] = []
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self.limit:
-            last = self.cache.get(LAST, {})
-            items[:] = [item for item in items if last.get(item.nodeid, 0.0) > self.limit]
+        self.unmarked: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            took = self.took[report.nodeid] = dict(report.user_properties)["seconds"]
-            if self.limit and took > self.limit and not set(MAY_BE_SLOW) & set(report.keywords):
-                self.slow.append(report.nodeid)
+            self.took[report.nodeid] = dict(report.user_properties)["seconds"]
+            if report.passed and not MAY_BE_SLOW & set(report.keywords):
+                self.unmarked.append(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not self.limit:
-            self.cache.set(LAST, self.took)
-        elif self.slow or not self.took:
-            session.exitstatus = int(bool(self.slow))
+        slow = [name for name in self.unmarked if self.took[name] > self.limit] if self.limit else []
+        if slow:
+            command = [sys.executable, "-m", "pytest", "-q", "--alone", str(self.limit), *slow]
+            done = subprocess.run(command, cwd=session.config.rootpath)
+            session.exitstatus = session.exitstatus or done.returncode
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         slowest = sorted(self.took, key=self.took.__getitem__, reverse=True)[:SHOWN]
@@ -82,5 +85,3 @@ class Pace:
             terminalreporter.section("the slowest, in seconds of a processor")
         for name in shown:
             terminalreporter.line(f"{self.took[name]:6.1f} {name}")
-        for name in self.slow:
-            terminalreporter.line(f"too slow without a mark: {name}", red=True)

@@ -57,6 +57,7 @@ def in_a_new_process(code: str) -> None:
 
 
 # --- known by name ---
+@pytest.mark.long("imports torch and transformers anew")
 @pytest.mark.parametrize("order", ORDERS)
 def test_importing_quantkv_is_enough(order: str) -> None:
     in_a_new_process(f"{ORDERS[order]}\n{SWITCHED_AND_LOADED}")

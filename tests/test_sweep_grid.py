@@ -84,6 +84,11 @@ def test_whatever_determines_the_number_changes_the_key(changes: dict[str, Any])
     assert other.key({"fingerprint": "f"}) != base().key({"fingerprint": "f"})
 
 
+def test_a_cell_of_another_batch_has_another_key() -> None:
+    speed = [cell for cell in cells(contexts=[64], batch_sizes=[1, 4]) if cell.kind == "speed"]
+    assert len({cell.key({}) for cell in speed}) == len(speed) == 3 * 2
+
+
 def test_facts_change_the_key_and_names_do_not() -> None:
     cell = base()
     named = cells(formats=[{"name": "mine", "spec": "int8-head"}], quality={"text": "a-file"})[0]

@@ -1,4 +1,4 @@
-"""What happens to a cell happens to no other: failures of every kind, in processes that really fail."""
+"""What happens to a cell happens to no other: failures of every kind, in processes where a process fails."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fake_worker
 import psutil
 import pytest
 from fake_measure import FakeMeasure, sweep
@@ -28,11 +29,14 @@ from quantkv.models import load_model
 from quantkv.rows.files import Row, read_rows
 from quantkv.sweep import failures
 from quantkv.sweep.config import validate
+from quantkv.sweep.local import LocalMeasure
 from quantkv.sweep.process import ProcessMeasure
 from quantkv.sweep.run import run_sweep
+from quantkv.sweep.session import Measure
 from quantkv.sweep.summary import Summary
 
 FAKE = "fake_worker:Measure"
+starts_workers = pytest.mark.long("a worker imports torch when it starts, and again when another is lost")
 SPECS = {
     "ok": "int8-head",
     "impossible": "int8-head+r8",
@@ -58,10 +62,11 @@ def config(out: Path, *names: str, **changes: Any) -> Any:
     return sweep(out, **settings | changes)
 
 
-def run(settings: Any) -> tuple[Summary, dict[str, Row]]:
-    """The summary, and rows by format, the last of them for the largest context."""
+def run(settings: Any, measure: Measure | None = None) -> tuple[Summary, dict[str, Row]]:
+    """The summary, and rows by format, the last of them for the largest context; in a process of its own,
+    unless there is a measure."""
     console = Console(file=io.StringIO(), width=200)
-    summary = run_sweep(settings, measure=ProcessMeasure(FAKE), console=console)
+    summary = run_sweep(settings, measure=measure or ProcessMeasure(FAKE), console=console)
     rows = sorted(read_rows(settings.run.out), key=lambda row: row["requested"]["context"])
     return summary, {row["requested"]["format"]: row for row in rows}
 
@@ -94,6 +99,7 @@ report: {figures: [kl], files: [png], tables: [md], html: false}
 """
 
 
+@starts_workers
 def test_six_cells_of_which_four_go_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     monkeypatch.setattr(quantkv.sweep.process, "ProcessMeasure", lambda: ProcessMeasure(FAKE))
     monkeypatch.setattr("quantkv.report.write.write_report", lambda rows, out, **options: [])
@@ -129,6 +135,7 @@ def test_six_cells_of_which_four_go_wrong(tmp_path: Path, monkeypatch: pytest.Mo
     assert kept == {name: (out / name).stat().st_mtime_ns for name in kept} and len(kept) == 2
 
 
+@starts_workers
 def test_the_reason_says_what_happened_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +156,7 @@ def test_the_reason_says_what_happened_and_the_rest_goes_on(
     assert summary.exit_code == 3
 
 
+@starts_workers
 def test_an_arm_that_breaks_a_block_is_not_tried_twice_where_it_is_known(tmp_path: Path, log: Path) -> None:
     run(config(tmp_path / "r", "killed", "ok", "fine"))
     assert begun(log) == [
@@ -160,6 +168,7 @@ def test_an_arm_that_breaks_a_block_is_not_tried_twice_where_it_is_known(tmp_pat
     ]
 
 
+@starts_workers
 def test_where_it_is_not_known_the_arms_run_one_by_one(tmp_path: Path, log: Path) -> None:
     _, rows = run(config(tmp_path / "r", "ok", "killed", "fine", quality=None, speed={}))
     assert {name: row["status"] for name, row in rows.items() if name != "dynamic"} == {
@@ -172,7 +181,7 @@ def test_where_it_is_not_known_the_arms_run_one_by_one(tmp_path: Path, log: Path
 
 def test_what_ran_out_of_memory_is_not_tried_at_larger_contexts(tmp_path: Path, log: Path) -> None:
     changes: dict[str, Any] = {"contexts": [64, 128, 256], "speed": {}}
-    summary, rows = run(config(tmp_path / "r", "hungry", "fine", **changes))
+    summary, rows = run(config(tmp_path / "r", "hungry", "fine", **changes), fake_worker.Measure())
     assert rows["hungry"]["status"] == "skipped" and rows["hungry"]["quality"] is None
     found = [row for row in read_rows(tmp_path / "r") if row["status"] == "skipped"]
     assert sorted((row["kind"], row["requested"]["context"]) for row in found) == [
@@ -187,6 +196,7 @@ def test_what_ran_out_of_memory_is_not_tried_at_larger_contexts(tmp_path: Path, 
     assert not [line for line in begun(log) if "hungry" in line and not line.endswith(" 64")]
 
 
+@starts_workers
 def test_other_failures_say_nothing_about_larger_contexts(tmp_path: Path) -> None:
     run(config(tmp_path, "killed", "broken", contexts=[64, 128]))
     assert [row["status"] for row in read_rows(tmp_path)] == ["failed"] * 4
@@ -230,7 +240,7 @@ def test_ways_of_saying_that_memory_ran_out(text: str, memory: bool) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_fails_its_cells_and_no_others(tmp_path: Path) -> None:
-    summary, _ = run(config(tmp_path, "ok", models=["too-large", "random-llama"]))
+    summary, _ = run(config(tmp_path, "ok", models=["too-large", "random-llama"]), fake_worker.Measure())
     rows = {row["requested"]["model"]: row for row in read_rows(tmp_path)}
     assert rows["random-llama"]["status"] == "ok" and summary.counts["failed"] == 1
     assert rows["too-large"]["reason"] == (
@@ -240,18 +250,15 @@ def test_a_model_that_cannot_be_loaded_fails_its_cells_and_no_others(tmp_path: P
 
 
 def test_rows_of_a_model_that_could_not_be_loaded_go_when_it_can(tmp_path: Path) -> None:
-    run(config(tmp_path, "ok", models=["too-large"]))
-    summary = run_sweep(
-        config(tmp_path, "ok", models=["too-large"]),
-        measure=FakeMeasure(),
-        console=Console(file=io.StringIO()),
-    )
+    settings = config(tmp_path, "ok", models=["too-large"])
+    run(settings, fake_worker.Measure())
+    summary, _ = run(settings, FakeMeasure())
     assert [row["status"] for row in read_rows(tmp_path)] == ["ok"] and summary.exit_code == 0
 
 
 def test_models_that_cannot_be_loaded_keep_rows_of_their_own(tmp_path: Path) -> None:
     settings = config(tmp_path, "ok", models=["too-large", "too-large-as-well"], seeds=[0, 1])
-    summary, _ = run(settings)
+    summary, _ = run(settings, fake_worker.Measure())
     asked = {(row["requested"]["model"], row["requested"]["seed"]) for row in read_rows(tmp_path)}
     assert asked == {(model.id, seed) for model in settings.models for seed in (0, 1)}
     assert summary.counts["failed"] == 4 == len(summary.rows())
@@ -280,12 +287,13 @@ def test_a_context_too_short_for_a_question_costs_its_own_cells(tmp_path: Path) 
     settings: dict[str, Any] = {"schema": 1, "models": ["random-llama"], "formats": ["int8-head"]}
     settings |= {"contexts": [192, 320], "retrieval": {"tasks": ["needle"], "samples": 1, "depths": [0.5]}}
     settings |= {"run": {"out": str(tmp_path)}}
-    summary = run_sweep(validate(settings), console=Console(file=io.StringIO()))
+    summary, _ = run(validate(settings), LocalMeasure())
     rows = {row["requested"]["context"]: row for row in read_rows(tmp_path)}
     assert {context: row["status"] for context, row in rows.items()} == {192: "failed", 320: "ok"}
     assert "longer context" in rows[192]["reason"] and summary.exit_code == 3
 
 
+@starts_workers
 def test_a_worker_that_dies_before_the_sweep_has_begun_is_one_message(tmp_path: Path) -> None:
     settings = config(tmp_path, "ok")
     with pytest.raises(QuantKVError, match="cannot measure here: the worker ended with exit code 9"):
@@ -323,6 +331,7 @@ run_sweep(config(Path({out!r}), "ok", "hanging"), measure=ProcessMeasure({fake!r
 """
 
 
+@starts_workers
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_outlives_the_sweep(tmp_path: Path, log: Path, number: signal.Signals) -> None:
     out = tmp_path / "r"

@@ -25,17 +25,27 @@ def test_every_nth_case_is_of_the_first_tier() -> None:
     assert not later("tests/test_policy.py::test_another", seen)
 
 
-def test_a_test_that_is_slow_twice_needs_a_mark(pytester: pytest.Pytester) -> None:
+def test_a_test_that_is_slow_twice_needs_a_mark(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))  # of the process that runs the slow ones again
+    pytester.makeconftest("pytest_plugins = ['pace']")
     pytester.makepyfile("""
-        import pytest
+        import pathlib, pytest
         def test_quick(): pass
         def test_slow(): sum(range(10**7))
+        def test_slow_once():
+            if not pathlib.Path("once").exists():
+                pathlib.Path("once").touch()
+                sum(range(10**7))
         @pytest.mark.long("on purpose")
         def test_long(): sum(range(10**7))
     """)
-    assert pytester.runpytest_inprocess("-p", "pace").ret == 0
-    again = pytester.runpytest_inprocess("-p", "pace", "--again", "0.01")
-    assert again.ret == 1
-    again.assert_outcomes(passed=2)
-    again.stdout.fnmatch_lines_random(["too slow without a mark: *::test_slow"])
-    again.stdout.no_fnmatch_line("too slow without a mark: *::test_long")
+    assert pytester.runpytest_inprocess().ret == 0
+    (pytester.path / "once").unlink()
+    capfd.readouterr()
+    limited = pytester.runpytest_inprocess("--limit", "0.05")
+    limited.assert_outcomes(passed=4)
+    again = capfd.readouterr().out
+    assert limited.ret == 1 and "1 failed, 1 passed" in again and "::test_slow - " in again
+    assert "s: make it quicker, or mark it long(why)" in again

@@ -48,6 +48,7 @@ LATER = (
     "test_sweep_behaviour.py::test_a_sweep_at_chance_says_so_in_rows_frame_and_report",
     "test_sweep_executors.py::test_a_worker_killed_in_the_middle_loses_nothing",
     "test_sweep_executors.py::test_workers_on_one_folder_measure_every_cell_once",
+    "test_sweep_robust.py::test_a_checkpoint_that_is_refused_costs_its_own_cells",
 )
 """Files and tests that start processes, browsers or whole sweeps; smaller tests of the first tier cover the
 same code without them."""
