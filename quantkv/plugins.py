@@ -116,7 +116,10 @@ def import_file(path: str | Path, sha256: str | None = None) -> ImportedFile:
     import it too. With `sha256` the file must still hold what it held when that was taken."""
     place = str(Path(path).expanduser().resolve())
     if place not in _files:
-        content = _read(place)
+        try:
+            content = Path(place).read_bytes()
+        except OSError as error:
+            raise QuantKVError(f"cannot import {place}: {error.strerror}") from error
         found = ImportedFile(place, hashlib.sha256(content).hexdigest())
         _check(found, sha256)
         _files[place] = found
@@ -129,13 +132,6 @@ def import_file(path: str | Path, sha256: str | None = None) -> ImportedFile:
 def imported() -> tuple[ImportedFile, ...]:
     """The files that this process has imported."""
     return tuple(_files.values())
-
-
-def _read(place: str) -> bytes:
-    try:
-        return Path(place).read_bytes()
-    except OSError as error:
-        raise QuantKVError(f"cannot import {place}: {error.strerror}") from error
 
 
 def _check(found: ImportedFile, sha256: str | None) -> None:

@@ -31,16 +31,14 @@ def check_codec(spec: str | CacheSpec) -> None:
     """Run every check on a format. Raises AssertionError."""
     parsed = parse_spec(spec)
     assert parse_spec(str(parsed)) == parsed, f"{parsed} does not survive its own short string"
-    for tensor, window, lanes in (
-        (parsed.key, parsed.key_window, KEY_LANES),
-        (parsed.value, parsed.value_window, VALUE_LANES),
-    ):
-        codec = tensor.build()
+    windows = parsed.key_window, parsed.value_window
+    for tensor, window, lanes in zip((parsed.key, parsed.value), windows, (KEY_LANES, VALUE_LANES)):
+        codec, window = tensor.build(), replace(window, sinks=2, reserve=8)
         check_fields(codec)
         check_awkward_groups(codec)
         check_rows_are_independent(codec)
-        check_store(tensor, replace(window, sinks=2, reserve=8), lanes)
-        check_kernel(tensor, replace(window, sinks=2, reserve=8), lanes)
+        check_store(tensor, window, lanes)
+        check_kernel(tensor, window, lanes)
     check_decode_exact(parsed)
 
 
@@ -100,8 +98,12 @@ def check_store(tensor: TensorSpec, window: Window, lanes: Lanes = KEY_LANES) ->
     assert torch.equal(store.view().read(0, 192), reads[0]), "going back within the reserve leaves a trace"
 
 
+def _store(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor) -> TensorStore:
+    return TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device, lanes=lanes)
+
+
 def _filled(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor, calls: list[int]) -> TensorStore:
-    store = TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device, lanes=lanes)
+    store = _store(tensor, window, lanes, x)
     seen, packed = None, 0
     for size in calls:
         start = store.length
@@ -121,10 +123,7 @@ def _filled(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor, calls: 
 def check_kernel(tensor: TensorSpec, window: Window, lanes: Lanes) -> None:
     """Where the codec tells native kernels how to read its fields, they read what `decode` gives."""
     x = torch.randn(2, HEADS, 192, HEAD_DIM)
-    stores = [
-        TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device, lanes=lanes)
-        for _ in range(2)
-    ]
+    stores = [_store(tensor, window, lanes, x) for _ in range(2)]
     stores[1].pages.format = None  # the codec's own encode and decode
     for store in stores:
         store.append(x)
@@ -143,10 +142,8 @@ def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> 
     from quantkv.models.loading import load_model
 
     model, _ = load_model("random-llama", dtype="float64")
-    spec = replace(
-        spec,
-        **{w: replace(getattr(spec, w), recent=min(getattr(spec, w).recent, 8)) for w in ("key", "value")},
-    )
+    key, value = (replace(tensor, recent=min(tensor.recent, 8)) for tensor in (spec.key, spec.value))
+    spec = replace(spec, key=key, value=value)
     ids = torch.randint(model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), fused_attention(model):
         cache = {cache_argument(model): QuantizedCache(model.config, spec)}

@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 
 import quantkv
 from quantkv import QuantKVError, parse_spec
-from quantkv.checking.advice import advice, alternatives, layer_ranges
 from quantkv.checking.judge import judge
 from quantkv.checking.reasons import (
     Diagnosis,
+    advice,
+    alternatives,
     blamed_tensors,
     heavy_layers,
     hot_keys,
+    layer_ranges,
     layer_words,
 )
 from quantkv.checking.run import FormatCheck, fitted

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from quantkv import QuantKVError, cache_argument, evaluate, load_model, long_generation, retrieval, simulate
 from quantkv.data import Text
 from quantkv.decode_exact.simulate import protocol_calls
-from quantkv.harness.prefill import ContextPrefill
+from quantkv.harness.requests import ContextPrefill
 from quantkv.measurements.quality.protocols import make_protocol
 from quantkv.measurements.speed.run import speed_block
 

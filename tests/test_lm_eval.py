@@ -26,9 +26,8 @@ from lm_eval.tasks import TaskManager
 
 from quantkv.commands.lm_eval import arguments
 from quantkv.harness.lm import QuantKVLM
-from quantkv.harness.prefill import ContextPrefill
 from quantkv.harness.reads import generated_reads
-from quantkv.harness.rows import split_in_waves
+from quantkv.harness.requests import ContextPrefill, split_in_waves
 
 TEXT = (
     "A cache keeps what attention has to read again: a key and a value for each token, layer and head. "

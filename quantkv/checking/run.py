@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantkv.arms.arm import Progress, Result
-from quantkv.checking.advice import advice, alternatives
 from quantkv.checking.judge import judge
-from quantkv.checking.reasons import diagnose
+from quantkv.checking.reasons import advice, alternatives, diagnose
 from quantkv.data import Text, bos_id, load_text, tokenize
 from quantkv.errors import QuantKVError
 from quantkv.instruments.verdict import Finding, Thresholds, Verdict
@@ -91,15 +90,11 @@ class Check:
         return max(result.verdict for result in self.formats)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "context": self.context,
-            "score": self.score,
-            "windows": self.windows,
-            "thresholds": {"fit": self.thresholds.fit, "caution": self.thresholds.caution},
-            "notes": self.notes,
-            "formats": [result.to_dict() for result in self.formats],
-            "verdict": self.verdict.word,
-        }
+        thresholds = {"fit": self.thresholds.fit, "caution": self.thresholds.caution}
+        asked = {"context": self.context, "score": self.score, "windows": self.windows}
+        formats = [result.to_dict() for result in self.formats]
+        found = {"notes": self.notes, "formats": formats, "verdict": self.verdict.word}
+        return asked | {"thresholds": thresholds} | found
 
 
 def check(

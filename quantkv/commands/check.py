@@ -28,7 +28,6 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Is a format fit for a model? Exits with 0 fit, 10 caution, 11 unfit, 3 not measured; the worst one."""
-
     from quantkv.spec.specs import parse_spec
 
     thresholds = Thresholds(fit, caution)

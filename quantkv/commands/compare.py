@@ -22,7 +22,6 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """What changed from A to B, with intervals. Exits with 12 if a number is worse, 3 if a cell broke."""
-
     from quantkv.comparison import compare as look
 
     found = look(a, b, formats=formats)

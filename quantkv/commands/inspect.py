@@ -37,7 +37,6 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Look inside: errors per layer and head, channel statistics, magnitude plots, predicted damage."""
-
     from quantkv.spec.specs import parse_spec
 
     if out.exists() and not out.is_dir():

@@ -20,7 +20,6 @@ def paper(
     as_json: Json = False,
 ) -> None:
     """Make every figure and table of a folder of studies again, from their rows alone."""
-
     from quantkv.commands.paper_files import write_paper
 
     console = new_console(stderr=as_json)

@@ -39,7 +39,6 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write tables, figures and a page from the results in a folder."""
-
     from quantkv.rows.files import read_rows
 
     problems: list[str] = []

@@ -31,7 +31,6 @@ def watch(
     as_json: Annotated[bool, typer.Option("--json", help="print how it stands as JSON and stop")] = False,
 ) -> None:
     """Watch a sweep. Ends with it: 0 done, 3 some cells failed; Ctrl-C ends it earlier with 130."""
-
     from quantkv.watching.snapshot import Folder
 
     plan = None

@@ -21,9 +21,8 @@ from quantkv.cache.quantized import QuantizedCache
 from quantkv.cache.using import use
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
-from quantkv.harness.prefill import ContextPrefill
 from quantkv.harness.reads import Reads, generated_reads
-from quantkv.harness.rows import Row, Wave, split_in_waves
+from quantkv.harness.requests import ContextPrefill, Row, Wave, split_in_waves
 from quantkv.instruments.divergence import finite
 from quantkv.instruments.huggingface import evaluating
 from quantkv.models.identity import model_identity

@@ -28,7 +28,7 @@ from quantkv.rows.frames import Evaluation
 from quantkv.rows.settings import LoadedText
 from quantkv.sweep.config import validate
 from quantkv.sweep.grid import blocks, distinct_cells
-from quantkv.sweep.loaded import LoadedModel, texts
+from quantkv.sweep.local import LoadedModel, texts
 
 KINDS = ("quality", "speed", "memory")
 Source = str | Text | dict[str, Any]

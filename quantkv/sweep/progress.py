@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -60,7 +59,9 @@ class Display:
         self._names = ModelNames(cell.model for cell in self._open)
         self._total = len(self._open)
         self._live = can_redraw(console)
-        self._bar = self._make_bar()
+        counts = SpinnerColumn(), MofNCompleteColumn(), BarColumn(bar_width=24), TimeElapsedColumn()
+        words = TextColumn("{task.fields[left]}"), TextColumn("{task.description}")
+        self._bar = Progress(*counts, *words, console=console, transient=True)
         self._task = self._bar.add_task("starting", total=self._total, left="")
 
     def __enter__(self) -> Display:
@@ -68,9 +69,7 @@ class Display:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._bar.stop()
 
@@ -125,14 +124,3 @@ class Display:
 
     def _left(self) -> str:
         return time_left(*self.forecast.left((cell.kind, cell.context) for cell in self._open))
-
-    def _make_bar(self) -> Progress:
-        columns = (
-            SpinnerColumn(),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.description}"),
-        )
-        return Progress(*columns, console=self.console, transient=True)

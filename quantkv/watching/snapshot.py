@@ -90,17 +90,6 @@ class Snapshot:
         return asdict(self) | totals | more | {"workers": [asdict(worker) for worker in workers(self.claims)]}
 
 
-@dataclass(frozen=True, slots=True)
-class RowTotals:
-    """What the rows of a folder add up to, the time of the cells without one, and how many of those are of a
-    kind whose time is unknown."""
-
-    counts: dict[str, dict[str, int]]
-    failures: list[str]
-    seconds: float
-    unknown: dict[str, int]
-
-
 class Folder:
     """A results folder; its rows are read again only when a file changed, so that watching costs the
     measurements little."""
@@ -112,27 +101,25 @@ class Folder:
             )
         self.path, self.plan = path, plan
         self._seen: dict[str, float] = {}
-        self._rows: RowTotals | None = None
+        self._totals: dict[str, Any] = {}
 
     def look(self) -> Snapshot:
         times = {file.name: time_of(file) for file in self.path.glob("*.json")}
-        if self._rows is None or times != self._seen:
-            self._rows, self._seen = self._read(), times
+        if not self._totals or times != self._seen:
+            self._totals, self._seen = self._read(), times
         claims = read_claims(self.path)
         busy = len({claim.worker for claim in claims if not claim.stale})
         return Snapshot(
             folder=str(self.path),
-            counts=self._rows.counts,
             total=len(self.plan.cells) if self.plan else None,
             claims=claims,
             opened=is_being_worked_on(self.path),
-            failures=self._rows.failures,
             cells_per_minute=rate(list(times.values()), time.time()) if busy else None,
-            left_seconds=self._rows.seconds / max(1, busy) if self._rows.seconds else None,
-            left_unknown=self._rows.unknown,
+            **self._totals | {"left_seconds": self._totals["left_seconds"] / max(1, busy) or None},
         )
 
-    def _read(self) -> RowTotals:
+    def _read(self) -> dict[str, Any]:
+        """What a snapshot holds of rows, with the seconds of one worker."""
         rows = found = rows_there(self.path)
         seconds, unknown = 0.0, dict[str, int]()
         if self.plan is not None:
@@ -141,7 +128,7 @@ class Folder:
         kinds = dict.fromkeys(row["kind"] for row in rows)
         counts = {kind: dict(Counter(row["status"] for row in rows if row["kind"] == kind)) for kind in kinds}
         failures = [failure(row) for row in rows if row["status"] == "failed"]
-        return RowTotals(counts, failures, seconds, unknown)
+        return {"counts": counts, "failures": failures, "left_seconds": seconds, "left_unknown": unknown}
 
 
 def failure(row: Row) -> str:

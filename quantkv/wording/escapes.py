@@ -19,37 +19,12 @@ APART = "\0"
 """Stands in a text, which has none of its own, where LaTeX must not join two characters."""
 
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "`": r"\textasciigrave{}",
-    '"': r"\texttt{\char34}",
-    "|": r"\textbar{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "≈": r"$\approx$",
-    "→": r"$\to$",
-    "∞": r"$\infty$",
-    "✗": r"$\times$",
-    "…": r"\ldots{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "÷": r"$\div$",
-    "°": r"$^{\circ}$",
-    "µ": r"$\mu$",
-    APART: "{}",
-    MINUS: "$-$",
-    DASH: "---",
-}
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "`": r"\textasciigrave{}", '"': r"\texttt{\char34}", "|": r"\textbar{}",
+    "<": r"$<$", ">": r"$>$", "≥": r"$\geq$", "≤": r"$\leq$", "≈": r"$\approx$", "→": r"$\to$",
+    "∞": r"$\infty$", "±": r"$\pm$", "×": r"$\times$", "✗": r"$\times$", "÷": r"$\div$",
+    "°": r"$^{\circ}$", "µ": r"$\mu$", "…": r"\ldots{}", APART: "{}", MINUS: "$-$", DASH: "---",
+}  # fmt: skip
 _GREEK = {
     "αβγδεζηθικλμνξπρστυφχψω": "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi "
     "rho sigma tau upsilon phi chi psi omega",
