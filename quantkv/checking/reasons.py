@@ -1,4 +1,4 @@
-"""Why a format hurts a model, through which layers, keys or values, and which near formats would hurt it less,
+"""Why a format hurts a model, through which layers, keys or values, and which near formats would hurt it less
 as far as the inside views tell."""
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from quantkv.wording.streams import new_console
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quantkv.checking.run import Check, FormatCheck
+    from quantkv.checking.run import Check
 
 
 def check(
@@ -65,16 +65,9 @@ def _lines(answer: Check, facts: dict[str, Any]) -> Iterator[str]:
     yield from answer.notes
     for result in answer.formats:
         yield ""
-        yield from _format_lines(result)
+        yield f"{result.label}: {result.verdict.word}"
+        yield from (f"  {found.words}" for found in result.findings)
+        yield from (f"  why: {words}" for words in result.reasons)
+        yield from (f"  {words}" for words in result.advice)
     yield ""
     yield f"verdict: {answer.verdict.word}"
-
-
-def _format_lines(result: FormatCheck) -> Iterator[str]:
-    yield f"{result.label}: {result.verdict.word}"
-    for found in result.findings:
-        yield f"  {found.words}"
-    for words in result.reasons:
-        yield f"  why: {words}"
-    for words in result.advice:
-        yield f"  {words}"

@@ -46,7 +46,7 @@ def inspect(
     with console.status("starting"):
         from quantkv.data import load_text
         from quantkv.measurements.inside.inspection import inspect as look
-        from quantkv.models import load_model
+        from quantkv.models import load_model, model_identity
 
         loaded, tokenizer = load_model(model, dtype=dtype)
         _check_layers(layers or [], loaded.config.get_text_config().num_hidden_layers)
@@ -54,16 +54,11 @@ def inspect(
         seen = look(loaded, tokenizer, specs, text=text, context=context, queries=queries)
     with console.status("measuring KL"):
         kl = _measured(loaded, tokenizer, specs, text, context, windows)
-    facts = {"model": model, **_identity(loaded), "text": text, "windows": windows}
+    # What a caption must say of the model: the precision of its weights, and that of the computation.
+    facts: dict[str, Any] = {"model": model, "weights": model_identity(loaded)["weights"]}
+    facts |= {"dtype": str(loaded.dtype).removeprefix("torch."), "text": text, "windows": windows}
     facts["text_sha256"] = load_text(text).sha256
     _report(seen, kl, facts, out, layers, None if as_json else console)
-
-
-def _identity(model: Any) -> dict[str, str | None]:
-    """What a caption must say of the model: the precision of its weights, and that of the computation."""
-    from quantkv.models import model_identity
-
-    return {"weights": model_identity(model)["weights"], "dtype": str(model.dtype).removeprefix("torch.")}
 
 
 def _check_layers(layers: list[int], count: int) -> None:
@@ -117,7 +112,11 @@ def _print(seen: Any, damage: pd.DataFrame, correlation: float | None, console: 
         console.print()
         print_wide(error_table(seen.errors, damage), console)
         console.print()
-        console.print(_ranking(correlation, len(damage.dropna())), highlight=False)
+        ranking = "no rank correlation: it needs three measured formats"
+        if correlation is not None:
+            over = f"rank correlation {correlation:.2f} over {len(damage.dropna())} formats"
+            ranking = f"predicted damage and measured KL: {over}"
+        console.print(ranking, highlight=False)
 
 
 def _told(seen: Any, damage: pd.DataFrame, facts: dict[str, Any], paths: list[Path]) -> dict[str, Any]:
@@ -139,9 +138,3 @@ def _damage(seen: Any, kl: dict[str, float]) -> tuple[pd.DataFrame, float | None
         return pd.DataFrame(columns=["predicted", "kl_mean"]).rename_axis("format"), None
     table = damage_table(seen.errors, kl)
     return table, rank_correlation(table)
-
-
-def _ranking(correlation: float | None, count: int) -> str:
-    if correlation is None:
-        return "no rank correlation: it needs three measured formats"
-    return f"predicted damage and measured KL: rank correlation {correlation:.2f} over {count} formats"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from quantkv.commands.arguments import Json, print_json
-from quantkv.errors import QuantKVError
+from quantkv.commands.reporting import Written
 from quantkv.wording.streams import new_console, print_line
 
 
@@ -24,12 +24,11 @@ def paper(
 
     console = new_console(stderr=as_json)
     tell = partial(print_line, console=console)
-    problems: list[str] = []
-    written = write_paper(folder, warn=problems.append, tell=tell)
+    written = Written()
+    written.files += write_paper(folder, warn=written.problems.append, tell=tell)
     if as_json:
-        print_json({"files": [str(path) for path in written]})
+        print_json({"files": written.names})
     else:
-        for path in written:
-            tell(f"  {path}")
-    if problems:
-        raise QuantKVError("\n".join(problems))
+        for name in written.names:
+            tell(f"  {name}")
+    written.end()

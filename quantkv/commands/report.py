@@ -79,10 +79,5 @@ def _told(rows: list[dict[str, Any]], written: Written) -> dict[str, Any]:
     from quantkv.rows.row import strict_json
     from quantkv.studies.study import summary_frame
 
-    records = summary_frame(rows).to_dict("records")
-    return {
-        "rows": len(rows),
-        "table": strict_json(records),
-        "files": [str(path) for path in written.files],
-        "problems": written.problems,
-    }
+    table = strict_json(summary_frame(rows).to_dict("records"))
+    return {"rows": len(rows), "table": table, "files": written.names, "problems": written.problems}

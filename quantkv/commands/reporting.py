@@ -23,6 +23,10 @@ class Written:
     files: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def names(self) -> list[str]:
+        return [str(path) for path in self.files]
+
     def end(self) -> None:
         """Exit code 2 if there were problems; called last, after everything that can be done is done."""
         if self.problems:

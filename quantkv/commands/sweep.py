@@ -81,7 +81,7 @@ def _told(summary: Summary, written: Written) -> dict[str, Any]:
     names = ("total", "finished_before", "elsewhere", "failed_elsewhere", "unfinished", "interrupted")
     told: dict[str, Any] = {"out": str(summary.out), "measured": dict(summary.counts)}
     told |= {name: getattr(summary, name) for name in (*names, "exit_code")}
-    return told | {"files": [str(path) for path in written.files], "problems": written.problems}
+    return told | {"files": written.names, "problems": written.problems}
 
 
 def _print_summary(summary: Summary, console: Console) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from quantkv.files import written_ns
 from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row, read_rows
 from quantkv.rows.kinds import known
@@ -70,7 +71,7 @@ class Tried:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self._before = {path.name: _changed(path) for path in out.glob("*.json")}
+        self._before = {path.name: written_ns(path) for path in out.glob("*.json")}
 
     def status(self, kind: str, key: str) -> str | None:
         """The status of a cell that needs no measuring: finished at any time, or tried since the start."""
@@ -81,12 +82,4 @@ class Tried:
         return None
 
     def _is_new(self, path: Path) -> bool:
-        return self._before.get(path.name) != _changed(path)
-
-
-def _changed(path: Path) -> int | None:
-    """When a file was last written; None for one that is gone by now, or leads nowhere."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
+        return self._before.get(path.name) != written_ns(path)

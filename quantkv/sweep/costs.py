@@ -103,15 +103,12 @@ class Past:
         total, unknown = 0.0, dict[str, int]()
         cells = list(cells)
         names = ModelNames(cell.model for cell in cells)
-        by_model: dict[str, list[Cell]] = {}
-        for cell in cells:
-            by_model.setdefault(names.of(cell.model), []).append(cell)
-        for model, own in by_model.items():
-            forecast = self._forecast(own[0].model)
-            seconds, missing = forecast.left((cell.kind, cell.context) for cell in own)
+        for model in names.models:
+            own = [(cell.kind, cell.context) for cell in cells if cell.model == model]
+            seconds, missing = self._forecast(model).left(own)
             total += seconds
-            for kind, count in missing.items():
-                unknown[kind if len(by_model) == 1 else f"{kind} of {model}"] = count
+            of = f" of {names.of(model)}" if names.several else ""
+            unknown |= {f"{kind}{of}": count for kind, count in missing.items()}
         return total, unknown
 
     def _forecast(self, model: ModelEntry) -> Forecast:

@@ -14,8 +14,6 @@ from quantkv.rows.settings import ModelEntry, Policy
 from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.config import Sweep
 
-EXACT = "exact"
-
 
 @dataclass(frozen=True)
 class Fitted:
@@ -56,7 +54,7 @@ def fit(config: Any, spec: CacheSpec) -> Fitted:
             reasons[index] = str(error)
     if len(reasons) == len(packed):
         return Fitted(spec, {}, 0)
-    fitting = spec.with_layers(dict.fromkeys(reasons, EXACT)) if reasons else spec
+    fitting = spec.with_layers(dict.fromkeys(reasons, "exact")) if reasons else spec
     return Fitted(fitting, reasons, len(packed) - len(reasons))
 
 

@@ -19,18 +19,18 @@ class ModelNames:
     """A title for each model: its id, and what not all of them share: two of one id may differ in dtype."""
 
     def __init__(self, models: Iterable[ModelEntry]) -> None:
-        self._models: list[ModelEntry] = []
+        self.models: list[ModelEntry] = []
         for model in models:
-            if model not in self._models:
-                self._models.append(model)
-        self._titles = titles([_parts(model) for model in self._models])
+            if model not in self.models:
+                self.models.append(model)
+        self._titles = titles([_parts(model) for model in self.models])
 
     @property
     def several(self) -> bool:
-        return len(self._models) > 1
+        return len(self.models) > 1
 
     def of(self, model: ModelEntry) -> str:
-        return self._titles[self._models.index(model)]
+        return self._titles[self.models.index(model)]
 
 
 def _parts(model: ModelEntry) -> dict[str, str]:

@@ -56,12 +56,12 @@ class Connected:
             )
             self._lifeline = kept.pop_all()
         self.link, self._kills = Connection(ours.detach()), memory_kills()
-        self._end = weakref.finalize(self, _end, self.process, self.link, self._lifeline)
+        self.end = weakref.finalize(self, _end, self.process, self.link, self._lifeline)
         self.send(origin, torch.get_num_threads())
 
     @property
     def alive(self) -> bool:
-        return self._end.alive
+        return self.end.alive
 
     def send(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # that it is gone shows when it is listened to
@@ -90,9 +90,6 @@ class Connected:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(PATIENCE_SECONDS)
         self.end()
-
-    def end(self) -> None:
-        self._end()
 
 
 class CellClock:

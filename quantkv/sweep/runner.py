@@ -90,10 +90,6 @@ class _End:
     label: str | None = None
     every: bool = False
 
-    @property
-    def result(self) -> Result:
-        return {"status": "failed", "reason": self.reason, "seconds": self.seconds}
-
 
 def _unopened(cell: Cell) -> str:
     return cell.key(unopened(cell.requested(), cell.protocol))
@@ -261,7 +257,8 @@ class _Runner:
         alone = len(cells) == 1 or end.every
         failed = [cell for cell in left if alone or cell.label == end.label]
         for cell in failed:
-            self._record(cell, end.result, session)
+            result = {"status": "failed", "reason": end.reason, "seconds": end.seconds}
+            self._record(cell, result, session)
         rest = tuple(cell for cell in left if cell not in failed)
         if failed and rest:
             self._measure(rest, session)

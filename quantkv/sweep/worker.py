@@ -87,16 +87,11 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[s
         return "failed", describe(error)
 
 
-def _end_with_starter() -> None:
-    """Linux alone has the system do it; elsewhere a thread watches, for which native code must make way."""
-    end_with_parent()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _end_with_starter()
+    end_with_parent()
+    if sys.platform == "linux":  # elsewhere a thread alone watches, for which native code must make way
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     link = Connection(descriptor)
     origin, threads = link.recv()
     import torch

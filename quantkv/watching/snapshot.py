@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkv.errors import QuantKVError
+from quantkv.files import written_ns
 from quantkv.rows.claims import Claim, is_being_worked_on, read_claims
 from quantkv.rows.files import Row, rows_there
 from quantkv.wording.escapes import one_line
@@ -104,7 +105,7 @@ class Folder:
         self._totals: dict[str, Any] = {}
 
     def look(self) -> Snapshot:
-        times = {file.name: time_of(file) for file in self.path.glob("*.json")}
+        times = {file.name: (written_ns(file) or 0) / 1e9 for file in self.path.glob("*.json")}
         if not self._totals or times != self._seen:
             self._totals, self._seen = self._read(), times
         claims = read_claims(self.path)
@@ -136,14 +137,6 @@ def failure(row: Row) -> str:
     asked = row["requested"]
     words = f"{row['kind']} {asked['format']} at {asked['context']}: {row.get('reason') or 'no reason given'}"
     return one_line(words)
-
-
-def time_of(file: Path) -> float:
-    """When it was written; 0 where it has just gone."""
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def rate(times: Sequence[float], now: float) -> float | None:
