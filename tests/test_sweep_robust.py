@@ -32,7 +32,7 @@ from quantkv.sweep.config import validate
 from quantkv.sweep.local import LocalMeasure
 from quantkv.sweep.process import ProcessMeasure
 from quantkv.sweep.run import run_sweep
-from quantkv.sweep.session import Measure
+from quantkv.sweep.runner import Measure
 from quantkv.sweep.summary import Summary
 
 FAKE = "fake_worker:Measure"
