@@ -30,20 +30,20 @@ def compare(a: Source, b: Source | None = None, *, formats: Sequence[str] | None
         raise QuantKVError(f"formats: two of them are compared, got {len(formats)}")
     if b is None and formats is None:
         raise QuantKVError("compare takes two results folders, two row files, or one folder and two formats")
+    names, by_format = _names(a, b, formats), formats is None
     ours = _rows(a)
     theirs = ours if b is None else _rows(b)
-    names = _names(a, b, formats)
     if formats is not None:
         ours, theirs = (_of_format(rows, name) for rows, name in zip((ours, theirs), formats))
     if _is_file(a) and _is_file(b):
         pairs, only_a, only_b = _forced(ours, theirs), list[Row](), list[Row]()
     else:
-        pairs, only_a, only_b = pair_rows(ours, theirs, by_format=formats is None)
-    almost = sorted(near(only_a, only_b, by_format=formats is None), key=_order)
+        pairs, only_a, only_b = pair_rows(ours, theirs, by_format=by_format)
+    almost = sorted(near(only_a, only_b, by_format=by_format), key=_order)
     apart = [Pair(x, y, [], None, list(obstacles(x, y))) for x, y in almost]
     if not pairs:
-        raise QuantKVError(_nothing(names, ours, theirs, apart, formats is None))
-    made = [_pair(*pair, formats is None) for pair in sorted(pairs, key=_order)]
+        raise QuantKVError(_nothing(names, ours, theirs, apart, by_format))
+    made = [_pair(*pair, by_format) for pair in sorted(pairs, key=_order)]
     return Comparison(*names, made, only_a, only_b, apart)
 
 
@@ -62,12 +62,11 @@ def _pair(a: Row, b: Row, by_format: bool) -> Pair:
 
 
 def _rows(source: Source) -> list[Row]:
-    if isinstance(source, str | Path):
-        rows: list[Row] = list(read_rows(source))
-        if not rows:
-            raise QuantKVError(f"no results in {source}: it holds no <kind>-<format>-c<context>-….json")
-        return rows
-    return list(getattr(source, "rows", source))
+    if not isinstance(source, str | Path):
+        return list(getattr(source, "rows", source))
+    if not (rows := read_rows(source)):
+        raise QuantKVError(f"no results in {source}: it holds no <kind>-<format>-c<context>-….json")
+    return list(rows)
 
 
 def _names(a: Source, b: Source | None, formats: Sequence[str] | None) -> tuple[str, str]:
@@ -110,7 +109,5 @@ def _nothing(
                 f"{names[1]} has {', '.join(values[1])}"
             )
     why = "; ".join(dict.fromkeys(", ".join(pair.differences) for pair in apart))
-    differs = f": {why}" if why else ""
-    return (
-        f"nothing to compare: no row of {names[0]} and {names[1]} shares model, context and protocol{differs}"
-    )
+    shared = f"no row of {names[0]} and {names[1]} shares model, context and protocol"
+    return f"nothing to compare: {shared}{': ' if why else ''}{why}"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from quantkv.comparison.outcome import Comparison, Pair
 from quantkv.studies.changes import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Change
-from quantkv.wording.numbers import DASH, compact, compact_interval, fixed, significant, with_interval
+from quantkv.wording.numbers import DASH, compact, compact_interval, significant, with_interval
 from quantkv.wording.parts import asked_of, differing, short, subject_of, title, told
 
 VERDICTS = (WORSE, BETTER, UNCLEAR, SAME, UNJUDGED)
@@ -49,13 +49,10 @@ def comparison_lines(found: Comparison) -> Iterator[RenderableType]:
 def _table(pairs: Sequence[Pair]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     where = [name for name in differing(pair.a for pair in pairs) if name not in TOLD_ELSEWHERE]
-    for name in ("kind", *where, "format", "context", "number"):
-        table.add_column(name, no_wrap=True)
     intervals = any(change.low is not None for pair in pairs for change in pair.changes)
-    for name in ("A", "B", "change [95 %]" if intervals else "change"):
-        table.add_column(name, no_wrap=True, justify="right")
-    for name in ("verdict", "from"):
-        table.add_column(name, no_wrap=True)
+    numbers = ["A", "B", "change [95 %]" if intervals else "change"]
+    for name in ("kind", *where, "format", "context", "number", *numbers, "verdict", "from"):
+        table.add_column(name, no_wrap=True, justify="right" if name in numbers else "left")
     for pair in pairs:
         for change in pair.changes:
             if change.verdict != SAME:
@@ -101,8 +98,6 @@ def _moved(change: Change) -> str:
         return f"{change.change:+,.0f}"
     if change.metric.startswith("kl"):
         return compact_interval(change.change, change.low, change.high)
-    if change.low is None:
-        return fixed(change.change, 4, sign=True)
     return with_interval(change.change, change.low, change.high, sign=True)
 
 

@@ -7,16 +7,7 @@ from collections.abc import Iterable
 from quantkv.studies.column import RATIO, REFERENCE_MARK
 from quantkv.studies.groups import Group
 from quantkv.studies.kind import reported, studied
-from quantkv.studies.study import (
-    CAUTION_KL,
-    UNFIT_KL,
-    Row,
-    Study,
-    citation,
-    is_baseline,
-    made_of,
-    requested,
-)
+from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Row, Study, citation, is_baseline, made_of, requested
 from quantkv.wording.numbers import missing
 from quantkv.wording.parts import listed, machine_words, short
 

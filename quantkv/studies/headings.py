@@ -85,7 +85,7 @@ def number_text(name: str, section: Mapping[str, Any], ends: Sequence[str] = ())
         return str(value)
     interval: list[Any] = [section.get(end) for end in ends]
     if not interval or any(map(missing, interval)):
-        return numbers.percent(value) if unit == SHARE else _digits(value * scale)
+        return numbers.percent(value) if unit == SHARE else digits(value * scale)
     return _with_interval(name, *(scale * number for number in (value, *interval)))
 
 
@@ -97,5 +97,6 @@ def _with_interval(name: str, value: float, low: float, high: float) -> str:
     return numbers.compact_interval(value, low, high)
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
+    """Three significant ones, with an exponent where a number is very small."""
     return numbers.compact(value, DIGITS) if abs(value) < 1 else numbers.significant(value, DIGITS)

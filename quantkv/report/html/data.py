@@ -13,9 +13,10 @@ from quantkv.measurements.kind import kind, on_a_page
 from quantkv.measurements.quality.page import BARS, BOUNDS, CHARTS
 from quantkv.report.html.index import Cell, Results, cell_of_record, part, rows_of_records, task_rows
 from quantkv.report.html.looks import looks
+from quantkv.studies.headings import digits
 from quantkv.studies.page import Chart, RowOnPage, against
 from quantkv.studies.study import Study
-from quantkv.wording.numbers import compact, number, significant
+from quantkv.wording.numbers import missing, number
 
 Payload = dict[str, Any]
 PARETO_NOTE = (
@@ -88,7 +89,10 @@ def _point(
 
 def _charts(study: Study, sources: Mapping[Cell, list[int]], found: Results) -> Iterator[Payload]:
     for own in on_a_page():
-        rows = _rows_by_point(study, sources, found, own.name)
+        rows: dict[tuple[str, int], list[int]] = {}  # of all seeds together, as the curves are drawn
+        for record in study.records():
+            at = [n for n in sources.get(cell_of_record(record), []) if found.rows[n]["kind"] == own.name]
+            rows.setdefault((record["label"], int(record["context"])), []).extend(at)
         for chart in own.page().charts:
             yield _chart(chart, study, rows, own.remark(study))
 
@@ -127,17 +131,6 @@ def _task_charts(study: Study, found: Results) -> Iterator[Payload]:
     yield from filter(None, charts)
 
 
-def _rows_by_point(
-    study: Study, sources: Mapping[Cell, list[int]], found: Results, kind: str
-) -> dict[tuple[str, int], list[int]]:
-    """Rows of one kind by label and context, all seeds together, as the curves are drawn."""
-    rows: dict[tuple[str, int], list[int]] = {}
-    for record in study.records():
-        own = [at for at in sources.get(cell_of_record(record), []) if found.rows[at]["kind"] == kind]
-        rows.setdefault((record["label"], int(record["context"])), []).extend(own)
-    return rows
-
-
 def _points(curve: Curve, chart: Chart, rows: Mapping[tuple[str, int], list[int]]) -> Iterator[Payload]:
     for context, *y in zip(curve.contexts, curve.values, curve.low, curve.high):
         said = [f"{context} tokens", f"{chart.axis}: {_spread(*y)}"]
@@ -147,11 +140,6 @@ def _points(curve: Curve, chart: Chart, rows: Mapping[tuple[str, int], list[int]
 
 
 def _spread(value: float, low: Any, high: Any) -> str:
-    """Three significant digits, in square brackets the ends of the interval."""
-    ends = [number(low), number(high)]
-    text = _digits(value)
-    return text if None in ends else f"{text} [{', '.join(_digits(end) for end in ends)}]"
-
-
-def _digits(value: float | None) -> str:
-    return compact(value, 3) if value is None or abs(value) < 1 else significant(value, 3)
+    """In square brackets the ends of the interval, where there are any."""
+    ends = "" if missing(low) or missing(high) else f" [{digits(low)}, {digits(high)}]"
+    return f"{digits(value)}{ends}"

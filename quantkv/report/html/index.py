@@ -12,16 +12,7 @@ from typing import Any
 from quantkv.rows.kinds import names
 from quantkv.studies.groups import part_of
 from quantkv.studies.kind import reported, tabled
-from quantkv.studies.study import (
-    Row,
-    Study,
-    cell_of,
-    citation,
-    labels_of,
-    preference,
-    requested,
-    studies,
-)
+from quantkv.studies.study import Row, Study, cell_of, citation, labels_of, preference, requested, studies
 from quantkv.wording.parts import fingerprint_of, subject_of, titles
 
 SAME = ("model", "revision", "dtype", "batch")
