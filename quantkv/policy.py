@@ -34,8 +34,7 @@ class Window:
     """Nothing is packed until more than this many tokens are cached."""
 
     def boundary(self, n: Length) -> Length:
-        """The first position after the sinks that is not packed when `n` tokens are cached; ints or integer
-        tensors."""
+        """The first position after the sinks that is not packed at `n` tokens; ints or integer tensors."""
         past = (n - self.sinks - self.recent) * (n > self.after)
         past = past.clamp_min(0) if isinstance(past, Tensor) else max(0, past)
         return self.sinks + past // self.flush * self.flush
@@ -46,8 +45,7 @@ class Window:
 
     @property
     def capacity(self) -> int:
-        """Exact tokens that must be held after the sinks: the window, one chunk in the making, and the
-        reserve."""
+        """Exact tokens held after the sinks: the window, one chunk in the making, and the reserve."""
         return self.recent + self.flush + self.reserve
 
     def capacity_at(self, length: int, pad: int = 0) -> int:
@@ -71,8 +69,7 @@ def register_policy(name: str, policy: type[Window]) -> None:
 
 
 ENTRY_POINTS = "quantkv.policies"
-"""Installed packages offer policies under this entry-point group: each is a subclass of `Window`, named by
-it."""
+"""Installed packages offer policies under this entry-point group: named subclasses of `Window`."""
 POLICIES: Registry[type[Window]] = Registry("policy", ENTRY_POINTS, register_policy)
 register_policy("window", Window)
 

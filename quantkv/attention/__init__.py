@@ -5,7 +5,6 @@ May be imported by cache and all that is above it.
 
 from quantkv.attention.engine import attend
 from quantkv.attention.handles import KVHandle
-from quantkv.attention.options import AttentionOptions
-from quantkv.attention.readable import PlainReadable
+from quantkv.attention.inputs import AttentionOptions, PlainReadable
 
 __all__ = ["AttentionOptions", "KVHandle", "PlainReadable", "attend"]

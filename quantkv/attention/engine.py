@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from quantkv.attention import native, reference
-from quantkv.attention.options import PLAIN, AttentionOptions
-from quantkv.attention.readable import Readable
+from quantkv.attention.inputs import PLAIN, AttentionOptions, Readable
 from quantkv.store import View
 
 LONG_QUERY = 128

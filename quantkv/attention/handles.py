@@ -16,29 +16,13 @@ from torch.utils._pytree import tree_map
 
 from quantkv.store import View
 
-_METADATA = {
-    getattr(Tensor, name).__get__
-    for name in (
-        "shape",
-        "dtype",
-        "device",
-        "layout",
-        "requires_grad",
-        "is_cuda",
-        "is_cpu",
-        "ndim",
-        "is_leaf",
-        "grad_fn",
-    )
-} | {
-    Tensor.size,
-    Tensor.dim,
-    Tensor.numel,
-    Tensor.stride,
-    Tensor.is_floating_point,
-    Tensor.is_contiguous,
+_PROPERTIES = (
+    "shape", "dtype", "device", "layout", "requires_grad", "is_cuda", "is_cpu", "ndim", "is_leaf", "grad_fn",
+)  # fmt: skip
+_METADATA = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
+    Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.is_floating_point, Tensor.is_contiguous,
     Tensor.ndimension,
-}
+}  # fmt: skip
 
 
 class KVHandle(Tensor):

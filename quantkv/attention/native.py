@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from quantkv import native
-from quantkv.attention.options import AttentionOptions
+from quantkv.attention.inputs import AttentionOptions
 from quantkv.errors import QuantKVError
 from quantkv.store import View
 
@@ -16,8 +16,7 @@ _NO_STRIDES: list[int] = []
 
 
 def attend(query: Tensor, key: View, value: View, options: AttentionOptions) -> Tensor | None:
-    """Attention of `query` `[B, Hq, Q, D]`, as `[B, Hq, Q, Dv]`; None where the kernels cannot serve this
-    call."""
+    """Attention of `query` `[B, Hq, Q, D]`, as `[B, Hq, Q, Dv]`; None where no kernel serves this call."""
     _, q_heads, queries, head_dim = query.shape
     served = query.dtype in native.FLOATS and key.has_kernels and value.has_kernels
     if queries > MOST_QUERIES or not served:

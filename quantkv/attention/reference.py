@@ -12,14 +12,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from quantkv.attention.options import PLAIN, AttentionOptions
-from quantkv.attention.readable import Readable
+from quantkv.attention.inputs import PLAIN, AttentionOptions, Readable
 from quantkv.codecs import compute_dtype
 
 
 class OnlineSoftmax:
-    """Running softmax-weighted sum over spans of keys: `[B, H, M, Dv]`, M query rows per KV head (Milakov &
-    Gimelshein 2018)."""
+    """Running softmax-weighted sum over spans of keys (Milakov & Gimelshein 2018): `[B, H, M, Dv]`, M query
+    rows per KV head."""
 
     def __init__(
         self, shape: tuple[int, int, int], value_dim: int, dtype: torch.dtype, device: torch.device
@@ -29,8 +28,7 @@ class OnlineSoftmax:
         self.sum = torch.zeros(*shape, value_dim, dtype=dtype, device=device)
 
     def add(self, scores: Tensor, values: Tensor | None) -> None:
-        """Scores `[B, H, M, T]` with values `[B, H, T, Dv]`; values None for sink logits, which carry no
-        value."""
+        """Scores `[B, H, M, T]` with values `[B, H, T, Dv]`; None for sink logits, which carry no value."""
         top = torch.maximum(self.top, scores.amax(-1, keepdim=True))
         safe = top.masked_fill(top == float("-inf"), 0.0)
         weights, shrink = (scores - safe).exp(), (self.top - safe).exp()
@@ -66,8 +64,7 @@ def attend(query: Tensor, key: Readable, value: Readable, options: AttentionOpti
 
 
 def hide(scores: Tensor, mask: Tensor | None, causal: bool, start: int, stop: int) -> Tensor:
-    """Apply the mask columns from `start` on, and causality, to scores `[B, H, ratio, Q, t]`; keys end at
-    `stop`."""
+    """Apply the mask from `start` on, and causality, to scores `[B, H, ratio, Q, t]`; keys end at `stop`."""
     _, heads, ratio, length, width = scores.shape
     if mask is not None:
         part = mask[..., start : start + width]

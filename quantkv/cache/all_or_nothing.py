@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
 
-from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.layer import QuantizedLayer, kept
 from quantkv.errors import QuantKVError
 
 
@@ -44,7 +44,7 @@ class AllOrNothing(DynamicCache):
         """Zero or less takes back that many tokens of every layer, a positive number keeps that many. To take
         back none lets go of tokens that were recorded for it."""
         length = max(map(seq_length, self.layers), default=0)
-        keep = max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
+        keep = kept(length, tokens_to_remove)
         if keep < length:
             self._refuse_running_states(length - keep)
         elif not any(getattr(layer, "record_past", False) for layer in self.layers):

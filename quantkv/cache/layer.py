@@ -179,16 +179,12 @@ class QuantizedLayer(DynamicLayer):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Zero or less drops so many tokens; more keeps so many (as transformers before 5.14 calls it)."""
-        keep = self._kept(tokens_to_remove)
+        keep = kept(self.get_seq_length(), tokens_to_remove)
         if keep < self.get_seq_length():
             deep = [store.truncate(keep) for store in self.stores]
             self.deep_rollbacks += max(deep)
             if any(rows and not store.is_lossless for rows, store in zip(deep, self.stores, strict=True)):
                 self._say("deep_rollbacks")
-
-    def _kept(self, tokens_to_remove: int) -> int:
-        length = self.get_seq_length()
-        return max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
 
     def activate_past_recording(self) -> None:
         """Hold a longer reserve from now on, for decoding methods that take tokens back."""
@@ -313,6 +309,11 @@ class QuantizedLayer(DynamicLayer):
         for name, store in zip(("key", "value"), self.stores, strict=True):
             parts = {part: tensors[f"{name}.{part}"] for part in ("pages", "ring", "sinks")}
             store.restore(parts, numbers[name])
+
+
+def kept(length: int, tokens_to_remove: int) -> int:
+    """How many of `length` tokens a crop leaves."""
+    return max(0, length + tokens_to_remove) if tokens_to_remove <= 0 else min(length, tokens_to_remove)
 
 
 def _unknown() -> None:

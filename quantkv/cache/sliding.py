@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quantkv.attention import KVHandle
-from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.layer import QuantizedLayer, kept
 from quantkv.cache.notices import Notices
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec
@@ -107,7 +107,7 @@ class QuantizedSlidingLayer(QuantizedLayer):
         """A window goes back within the reserve, and not behind pages that are gone (the reserve may have
         grown only lately, or been used up by an earlier roll-back)."""
         length = self.get_seq_length()
-        surplus = length - self._kept(tokens_to_remove)
+        surplus = length - kept(length, tokens_to_remove)
         start = max(0, length - surplus - self.sliding_window + 1)
         gone = max((store.readable_from for store in self.stores), default=0)
         if surplus > self._reserve and length >= self.sliding_window:

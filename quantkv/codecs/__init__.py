@@ -5,7 +5,7 @@ May be imported by store and all that is above it.
 
 from quantkv.codecs.base import Codec, Field, Kernel, Sharing, compute_dtype
 from quantkv.codecs.registry import CodecFamily, codec_family, codec_names, register_codec
-from quantkv.codecs.saturation import saturated
+from quantkv.codecs.rounding import saturated
 
 __all__ = [
     "Codec",

@@ -35,11 +35,8 @@ class Affine(Codec):
         self.group_tokens = sharing.tokens
 
     def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
-        heads, width = self.sharing.entry_shape(num_heads, head_dim)
-        codes = Field("codes", torch.uint8, num_heads, 1, head_dim, self.bits)
         names = ("scale",) if self.symmetric else ("scale", "zero")
-        metadata = [Field(name, self.metadata, heads, self.sharing.tokens, width) for name in names]
-        return (codes, *metadata)
+        return self.sharing.fields(num_heads, head_dim, self.bits, self.metadata, *names)
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
@@ -49,9 +46,9 @@ class Affine(Codec):
         else:
             codes = blocks.sub(zero.to(blocks.dtype)).div_(scale.to(blocks.dtype)).round_()
         codes = codes.clamp_(0, 2**self.bits - 1).to(torch.uint8).reshape(x.shape)
-        out = {"codes": codes, "scale": self._entry(scale)}
+        out = {"codes": codes, "scale": Sharing.entry(scale)}
         if zero is not None:
-            out["zero"] = self._entry(zero)
+            out["zero"] = Sharing.entry(zero)
         return out
 
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
@@ -94,8 +91,3 @@ class Affine(Codec):
             return round_up_positive(largest, self.metadata), None
         scale = round_nearest(largest / self._largest_code, self.metadata)
         return torch.where(scale == 0, torch.ones_like(scale), scale), None
-
-    @staticmethod
-    def _entry(metadata: Tensor) -> Tensor:
-        """Drop the shared (length-1) dimensions: back to `[N, heads, T / tokens, width]`."""
-        return metadata[:, :, 0, :, 0, :, 0]

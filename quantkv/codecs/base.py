@@ -1,8 +1,7 @@
 """What a codec is: two pure functions between exact tensors and the named fields of a page.
 
 A codec knows nothing of layers, time or models. It declares its fields (so that the store can lay out pages
-and count bytes before anything runs), turns `[N, H, T, D]` tensors into fields, and fields back into
-tensors.
+and count bytes before anything runs), and turns `[N, H, T, D]` tensors into fields and back.
 """
 
 from __future__ import annotations
@@ -116,6 +115,14 @@ class Sharing:
             )
         return (1 if self.all_heads else num_heads), head_dim // channels
 
+    def fields(
+        self, num_heads: int, head_dim: int, bits: int, metadata: torch.dtype, *names: str
+    ) -> tuple[Field, ...]:
+        """Codes of `bits`, and for each of `names` a number per block."""
+        heads, width = self.entry_shape(num_heads, head_dim)
+        numbers = [Field(name, metadata, heads, self.tokens, width) for name in names]
+        return Field("codes", torch.uint8, num_heads, 1, head_dim, bits), *numbers
+
     def split(self, x: Tensor) -> Tensor:
         """View `[N, H, T, D]` as `[N, heads, H/heads, T/tokens, tokens, width, D/width]`."""
         n, num_heads, length, head_dim = x.shape
@@ -123,6 +130,11 @@ class Sharing:
         return x.reshape(
             n, heads, num_heads // heads, length // self.tokens, self.tokens, width, head_dim // width
         )
+
+    @staticmethod
+    def entry(metadata: Tensor) -> Tensor:
+        """Numbers reduced over `SHARED_DIMS` of a `split`, as `[N, heads, T/tokens, width]`."""
+        return metadata[:, :, 0, :, 0, :, 0]
 
     @staticmethod
     def spread(entry: Tensor) -> Tensor:

@@ -22,11 +22,7 @@ class Float8(Codec):
         self.group_tokens = sharing.tokens
 
     def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
-        heads, width = self.sharing.entry_shape(num_heads, head_dim)
-        return (
-            Field("codes", torch.uint8, num_heads, 1, head_dim, bits=8),
-            Field("scale", self.metadata, heads, self.sharing.tokens, width),
-        )
+        return self.sharing.fields(num_heads, head_dim, 8, self.metadata, "scale")
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
@@ -34,7 +30,7 @@ class Float8(Codec):
         scale = round_up_positive(blocks.abs().amax(SHARED_DIMS, keepdim=True), self.metadata)
         scaled = (blocks / (scale.to(blocks.dtype) * self._unit)).clamp_(-largest, largest)
         codes = scaled.to(torch.float32).to(self.code).view(torch.uint8).reshape(x.shape)
-        return {"codes": codes, "scale": scale[:, :, 0, :, 0, :, 0]}
+        return {"codes": codes, "scale": Sharing.entry(scale)}
 
     def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
         codes = fields["codes"].contiguous().view(self.code).to(dtype)

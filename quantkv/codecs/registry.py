@@ -51,8 +51,7 @@ class CodecOptions:
 
 @dataclass(frozen=True, slots=True)
 class CodecFamily:
-    """A registered name. `bits` is the width of a code; `scaled` codecs take a sharing word and a metadata
-    dtype."""
+    """A registered name. `bits` of a code; `scaled` codecs take a sharing word and a metadata dtype."""
 
     name: str
     bits: int | None

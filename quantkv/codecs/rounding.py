@@ -1,6 +1,9 @@
-"""Directed rounding to a storage dtype, so that a stored range always covers the values it was made for."""
+"""Numbers in a storage dtype: rounded in one direction, so that a stored range covers the values it was made
+for, and counted where they lie beyond what the dtype holds, which is stored as its end."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -11,8 +14,7 @@ _INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _step(stored: Tensor, up: bool) -> Tensor:
-    """The neighbouring number of the same dtype, towards plus or minus infinity (IEEE bit patterns are
-    ordered)."""
+    """The next number of the dtype, towards plus or minus infinity (IEEE bit patterns are ordered)."""
     integer = _INT[stored.dtype.itemsize]
     bits = stored.view(integer)
     lowest = torch.iinfo(integer).min
@@ -28,16 +30,14 @@ def round_nearest(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def round_down(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The largest number of `dtype` that is not above `x`; what lies beyond the finite range comes back as
-    its end."""
+    """The largest number of `dtype` not above `x`; its end for what lies beyond the finite range."""
     x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
     stored = x.to(dtype)
     return torch.where(stored.to(x.dtype) > x, _step(stored, up=False), stored)
 
 
 def round_up(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The smallest number of `dtype` that is not below `x`; what lies beyond the finite range comes back as
-    its end."""
+    """The smallest number of `dtype` not below `x`; its end for what lies beyond the finite range."""
     x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
     stored = x.to(dtype)
     return torch.where(stored.to(x.dtype) < x, _step(stored, up=True), stored)
@@ -47,3 +47,23 @@ def round_up_positive(x: Tensor, dtype: torch.dtype) -> Tensor:
     """`round_up` for scales: never 0, so that dividing by the result is always defined."""
     smallest = _SMALLEST_HALF if dtype == torch.float16 else torch.finfo(dtype).tiny
     return round_up(x.clamp_min(smallest), dtype)
+
+
+def saturated(x: Tensor, fields: Mapping[str, Tensor]) -> int:
+    """How many stored numbers of `fields`, which encode `x`, stand at the end of their dtype's range or are
+    not finite: scales and zeros, and values kept in a dtype of a smaller range. Codes do not count."""
+    return int(count_saturated(x, fields))
+
+
+def count_saturated(x: Tensor, fields: Mapping[str, Tensor]) -> Tensor | int:
+    """The same without reading it back from a device."""
+    return sum(
+        (~(numbers.abs() < torch.finfo(numbers.dtype).max)).sum()
+        for numbers in fields.values()
+        if numbers.dtype.is_floating_point and numbers.dtype.itemsize > 1 and not _lossless(x, numbers)
+    )
+
+
+def _lossless(x: Tensor, numbers: Tensor) -> bool:
+    """Whether `numbers` are `x` itself in a dtype of its range, where nothing can be lost at the end."""
+    return numbers.shape == x.shape and torch.finfo(numbers.dtype).max >= torch.finfo(x.dtype).max

@@ -6,8 +6,8 @@ length; `dynamic` frequencies change with each token from there on. What is cach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,7 @@ from quantkv.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The positions of a call, `[1|B, T]` on the CPU, and the length beyond which the model turns them
-    otherwise."""
+    """The positions of a call, `[1|B, T]` on the CPU, and the length beyond which they turn otherwise."""
 
     positions: Tensor
     kind: str
@@ -41,7 +40,17 @@ class Reach:
 
 
 @contextmanager
-def reaches(model: Any, tell: Callable[[Reach], None]) -> Iterator[None]:
+def hooked(modules: Iterable[Any], hook: Callable[..., None]) -> Iterator[None]:
+    """Inside, `hook` hears of each call of the modules before it runs: module, arguments, named ones."""
+    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def reaches(model: Any, tell: Callable[[Reach], None]) -> AbstractContextManager[None]:
     """Inside, `tell` hears how far every call of the model reaches, where its length decides on positions."""
 
     def told(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -50,13 +59,7 @@ def reaches(model: Any, tell: Callable[[Reach], None]) -> Iterator[None]:
         if reach is not None:
             tell(reach)
 
-    turning = [module for module in model.modules() if hasattr(module, "rope_type")]
-    hooks = [module.register_forward_pre_hook(told, with_kwargs=True) for module in turning]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return hooked((module for module in model.modules() if hasattr(module, "rope_type")), told)
 
 
 def _reach(module: Any, positions: Tensor | None, layer_type: str | None) -> Reach | None:

@@ -41,8 +41,7 @@ class Schedule:
 
     @classmethod
     def read(cls, prefill: Prefill, calls: Lengths | None, prefill_reads: str) -> Schedule:
-        """From the arguments of `simulate`; QuantKVError where they are no lengths or contradict each
-        other."""
+        """From the arguments of `simulate`; QuantKVError for what is no length and for contradictions."""
         final = prefill_reads == "final"
         if prefill_reads not in PREFILL_READS:
             raise QuantKVError(f"prefill_reads {prefill_reads!r}; legal: {', '.join(PREFILL_READS)}")

@@ -17,26 +17,26 @@ import torch
 from torch import Tensor
 
 from quantkv.cache.hooks import SIMULATION, fused_attention
+from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.codecs import compute_dtype, saturated
 from quantkv.decode_exact.one_pass import one_pass
-from quantkv.decode_exact.rope import reaches
+from quantkv.decode_exact.rope import hooked, reaches
 from quantkv.decode_exact.schedule import Lengths, Prefill, Schedule, chunk_size, read_lengths
 from quantkv.decode_exact.simulation import Simulation
 from quantkv.decode_exact.split_attention import RoundTrip, Saturation, Storage
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.huggingface import evaluating
 from quantkv.policy import Window
-from quantkv.spec.specs import CacheSpec
+from quantkv.spec.specs import CacheSpec, Half
 from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec
+from quantkv.store.tensor import ENCODE_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FakeQuant = Callable[[Tensor], Tensor]
 """A plain function `x -> x̂` on `[B, H, T, D]` keys or values: accepted as a format, labelled simulated."""
-ENCODE_TOKENS = 2048
-"""A long history is encoded in spans of about this many tokens, so that temporaries stay bounded."""
 PLAIN_WINDOW = Window(DEFAULT_SINKS, DEFAULT_RECENT, DEFAULT_FLUSH, DEFAULT_RESERVE)
 """Which tokens stay exact under a plain function."""
 
@@ -73,14 +73,20 @@ def simulate(
     ends = None if lengths is None else read_lengths("lengths", lengths, 0)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedError("simulate() runs models that only decode, not encoder-decoder models")
-    function, count = spec if callable(spec) else None, Saturation()
+    count = Saturation()
     cache = QuantizedCache(model.config, "exact" if callable(spec) else spec)
-    layers = _layers(cache, count) if function is None else _layers_of_function(cache, function, window)
+    layers = _layers(cache, spec if callable(spec) else None, window, count)
     spans = {i: cache.layers[i].sliding_window for i, slides in enumerate(cache.is_sliding) if slides}
-    simulation = Simulation(layers, schedule, function is not None, one_pass(model), spans, ends, count)
+    simulation = Simulation(layers, schedule, callable(spec), one_pass(model), spans, ends, count)
+
+    def called(_: Any, __: Any, given: dict[str, Any]) -> None:
+        simulation.begin_forward(given.get("position_ids"))
+
+    # a mask function alone would not tell of a call: models that are given a ready 4-D mask call none
+    announced = hooked({model, model.base_model}, called)
     token = SIMULATION.set(simulation)
     try:
-        with evaluating(model), fused_attention(model), _announced(model, simulation):
+        with evaluating(model), fused_attention(model), announced, reaches(model, simulation.reach):
             yield simulation
     finally:
         SIMULATION.reset(token)
@@ -92,27 +98,8 @@ def _first_counted(given: int | Lengths | None) -> Tensor | None:
     return read_lengths("count_from", [given] if isinstance(given, int) else given, 0)
 
 
-@contextmanager
-def _announced(model: PreTrainedModel, simulation: Simulation) -> Iterator[None]:
-    """Tell the simulation whenever the model is called; a mask function alone would not, because models that
-    are given a ready 4-D mask call none."""
-    hooks = [
-        module.register_forward_pre_hook(
-            lambda _, __, given: simulation.begin_forward(given.get("position_ids")), with_kwargs=True
-        )
-        for module in {model, model.base_model}
-    ]
-    try:
-        with reaches(model, simulation.reach):
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
-    """Arguments of `simulate` for a prefill named as in the protocol: exact, final, stream or chunk:N, for
-    a prompt of `context`."""
+    """Arguments of `simulate` for a prompt of `context` and a prefill: exact, final, stream or chunk:N."""
     if prefill == "exact":
         return {"prefill": context}
     if prefill == "final":
@@ -126,22 +113,18 @@ def protocol_calls(prefill: str, context: int) -> dict[str, Any]:
     return {"calls": [size] * whole + ([rest] if rest else [])}
 
 
-def _layers(cache: QuantizedCache, count: Saturation) -> dict[int, tuple[Storage, Storage]]:
-    return {
-        i: (
-            Storage(layer.spec.key_window, _round_trip(layer.spec.key, count)),
-            Storage(layer.spec.value_window, _round_trip(layer.spec.value, count)),
-        )
-        for i, layer in enumerate(cache.layers)
-        if layer in cache.quantized_layers
-    }
-
-
-def _layers_of_function(
-    cache: QuantizedCache, function: FakeQuant, window: Window
+def _layers(
+    cache: QuantizedCache, function: FakeQuant | None, window: Window, count: Saturation
 ) -> dict[int, tuple[Storage, Storage]]:
-    storage = Storage(window, _checked(function))
-    return dict.fromkeys(_layers(cache, Saturation()), (storage, storage))
+    """How keys and values of each packed layer are stored: by its spec, or by a function behind `window`."""
+
+    def storage(half: Half) -> Storage:
+        if function is not None:
+            return Storage(window, _checked(function))
+        return Storage(half.window, _round_trip(half.tensor, count))
+
+    packed = {i: layer for i, layer in enumerate(cache.layers) if isinstance(layer, QuantizedLayer)}
+    return {i: (storage(layer.spec.halves[0]), storage(layer.spec.halves[1])) for i, layer in packed.items()}
 
 
 def _checked(function: FakeQuant) -> RoundTrip:

@@ -43,8 +43,7 @@ class Simulation:
 
     @property
     def reads(self) -> tuple[int, int]:
-        """(query, key) pairs of counted tokens over all layers, keys and values apart, and how many of them
-        were packed."""
+        """(query, key) pairs of counted tokens in all layers, keys and values apart, and the packed ones."""
         pairs, packed = (self._earlier + self._counts.sum(-1)).tolist()
         return int(pairs), int(packed)
 

@@ -32,8 +32,7 @@ class Saturation:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How one tensor of one layer is stored: its window, and `x -> x̂` on `[B, H, T, D]`, T whole flush
-    chunks."""
+    """How keys or values of a layer are stored: `x -> x̂` takes `[B, H, T, D]`, T whole flush chunks."""
 
     window: Window
     round_trip: RoundTrip
@@ -65,9 +64,8 @@ class Kept:
         return Kept(self.exact[rows], self.decoded[rows], bounds)
 
     def band(self, start: int, stop: int, low: int, end: int) -> tuple[int, Tensor, Tensor]:
-        """For queries `[start, stop)` of a block over keys `[low, end)`: where exact tokens begin for
-        any, the exact tokens from there on, and which each query reads so, bool `[1|B, 1, 1, q, end −
-        first]`."""
+        """For queries `[start, stop)` over keys `[low, end)`: where exact tokens begin for any, these tokens
+        from there on, and which each query reads so, bool `[1|B, 1, 1, q, end − first]`."""
         bounds = self.bounds[:, start:stop]
         first = max(low, min(int(bounds.min()), end))
         exact = torch.arange(first, end) >= bounds[..., None]

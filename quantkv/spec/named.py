@@ -34,6 +34,5 @@ NAMES = (*TENSOR_TEXTS, *PUBLISHED)
 
 
 def scheme_of(name: str) -> str:
-    """The published scheme that a name stands for, with its paper; empty for formats with the usual
-    policy."""
+    """The published scheme that a name stands for, with its paper; empty for the usual policy."""
     return cleandoc(_kivi.__doc__ or "") if name in PUBLISHED else ""

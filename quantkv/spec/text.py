@@ -110,8 +110,7 @@ def _once(target: dict, key: object, value: object, text: str) -> None:
 
 
 def base_texts(base: str) -> tuple[str, str]:
-    """The key and value texts that one name stands for; options go to the tensors that carry the name's own
-    codec."""
+    """The key and value texts that a name stands for; options go to tensors of the name's own codec."""
     head = base.partition("@")[0]
     if base in TENSOR_TEXTS or head not in TENSOR_TEXTS:
         return TENSOR_TEXTS.get(base, (base, base))
@@ -138,13 +137,8 @@ def read_tensor(said: Said, which: str, defaults: Defaults) -> TensorSpec:
 
 def _number(said: Said, which: str, letter: str, default: int) -> int:
     """A number after its own tensor, else one given once after the last tensor or after the base."""
-    numbers = said.numbers
-    if (which, letter) in numbers:
-        return numbers[which, letter]
-    if ("", letter) in numbers:
-        return numbers["", letter]
-    last = list(said.tensors)[-1]
-    return numbers.get((last, letter), default)
+    owners = (which, "", list(said.tensors)[-1])
+    return next((said.numbers[owner, letter] for owner in owners if (owner, letter) in said.numbers), default)
 
 
 def _read_codec(text: str) -> tuple[str, str | None, dict]:
@@ -212,8 +206,7 @@ def tensor_parts(key_spec: TensorSpec, value_spec: TensorSpec) -> list[str]:
 
 
 def _window_parts(key_spec: TensorSpec, value_spec: TensorSpec) -> tuple[list[str], list[str]]:
-    """What to print after the keys and after the values: nothing for defaults, once at the end where both
-    agree."""
+    """What to print after keys and after values: nothing for defaults, once at the end where both agree."""
     first, last = [], []
     for letter in "rf":
         key, value = _own(key_spec, letter), _own(value_spec, letter)

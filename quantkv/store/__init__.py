@@ -8,12 +8,4 @@ from quantkv.store.tensor import TensorStore
 from quantkv.store.tiles import KEY_LANES, VALUE_LANES, Lanes
 from quantkv.store.view import View
 
-__all__ = [
-    "KEY_LANES",
-    "VALUE_LANES",
-    "Lanes",
-    "PageLayout",
-    "TensorStore",
-    "View",
-    "page_layout",
-]
+__all__ = ["KEY_LANES", "VALUE_LANES", "Lanes", "PageLayout", "TensorStore", "View", "page_layout"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quantkv import native
 from quantkv.codecs import Codec
-from quantkv.codecs.saturation import count_saturated
+from quantkv.codecs.rounding import count_saturated
 from quantkv.store.layout import PageLayout, page_format
 from quantkv.store.pool import GONE, PagePool, allocate
 
