@@ -41,6 +41,12 @@ def _seed() -> None:
 
 
 @pytest.fixture
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
 def tiny_llama() -> Any:
     return random_model("random-llama")
 

@@ -8,7 +8,7 @@ are compared elsewhere) and `DIFFERENT` is what must differ, and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate
 from operator import attrgetter, methodcaller
 from pathlib import Path
@@ -58,11 +58,7 @@ DIFFERENT = {
 EMPTY = (0,)
 """How an empty layer's tensors look: transformers' have one dimension before the first token, ours four."""
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def public(thing: Any) -> list[str]:

@@ -17,11 +17,7 @@ from quantkv.models import random_model
 
 SPEC = "int4-head+r8+f16+s2+k8"
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Any:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def config(head_dim: int = 32, heads: int = 2, layers: int = 2) -> LlamaConfig:

@@ -17,11 +17,7 @@ LONGEST = 3 * R + 5
 MODELS = ["random-llama", "random-qwen2", "random-mistral"]
 TOLERANCE = {"sdpa": 0.0, "eager": 0.0, "quantkv": 1e-4}
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Any:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def call_sizes(length: int, chunk: int) -> list[int]:

@@ -14,11 +14,7 @@ from quantkv import QuantizedCache, QuantKVError, UnsupportedError
 SPEC = "int4-head+r8+f16+s2+k8"
 FLUSH = 42  # boundaries lie at lengths 26, 42, 58, …
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Any:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def run(model: Any, cache: QuantizedCache, ids: torch.Tensor, sizes: list[int] | None = None) -> torch.Tensor:

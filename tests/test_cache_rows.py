@@ -17,11 +17,7 @@ EXACT = "exact+r8+f8+s2+k8"
 SIZES = [40, *[1] * 30]
 LENGTH = sum(SIZES)
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Any:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def decoded(cache: QuantizedCache) -> list[torch.Tensor]:

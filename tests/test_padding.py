@@ -31,11 +31,7 @@ UNUSUAL = {
     "padded on the right": torch.cat([torch.arange(25), torch.zeros(15, dtype=torch.long)]),
 }
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Any:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def call(model: Any, ids: Tensor, cache: Any, **options: Any) -> Tensor:

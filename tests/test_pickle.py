@@ -26,12 +26,6 @@ pytestmark = [
 SPECS = [*PRESETS, *A_FEW, "int4-head+r8+f16+s2+k8+q50", "int4-head+l0.exact+l1.fp16"]
 
 
-@pytest.fixture
-def no_gradients() -> Any:
-    with torch.no_grad():
-        yield
-
-
 @cache
 def model(name: str = "random-llama") -> Any:
     return with_attention(random_model(name, hidden_size=64, intermediate_size=64), "quantkv")

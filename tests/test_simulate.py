@@ -21,11 +21,7 @@ POLICIES = {"short": (2, 8, 32), "no sinks, no window": (0, 0, 32), "long": (4, 
 """(sinks, recent, flush); published presets have their own and are varied by hand below."""
 PUBLISHED = {"short": "+s2+k0", "no sinks, no window": "", "long": "+r32+f32+s4"}
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Any:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def spec_of(name: str, policy: str) -> CacheSpec:

@@ -31,11 +31,7 @@ POLICIES: dict[str, tuple[int, int] | None] = {"own": None, "no sinks, no window
 """(sinks, recent)."""
 MODELS = ("random-llama", "random-qwen2", "random-gemma3")
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Any:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 @dataclass(frozen=True)

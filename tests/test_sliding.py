@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,11 +18,7 @@ WINDOW = 16
 SPECS = ("exact+sliding", "exact+r8+f4+k8+sliding", "exact+r3+f32+k0+sliding")
 """The last flushes by more than a window, so that a page may open behind it."""
 
-
-@pytest.fixture(autouse=True)
-def _no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def model_of(dtype: torch.dtype = torch.float32) -> Any:
