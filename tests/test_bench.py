@@ -300,7 +300,7 @@ def test_a_cache_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyP
         model="random-llama", formats=("int4-head",), contexts=(40, 60), rounds=2, prefill=50
     )
     said: list[str] = []
-    report = bench_decode(settings, finished=said.append)
+    report = bench_decode(settings, lambda what, done=False: said.append(what) if done else None)
     row = named(report["rows"], "transformers-fp8", context=60)
     assert row["status"] == "failed" and row["reason"] == "RuntimeError: not today"
     assert "transformers-fp8 failed in prefill: RuntimeError: not today" in report["flags"]

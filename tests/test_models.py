@@ -23,7 +23,7 @@ from quantkv.models import (
     packaged,
     random_model,
 )
-from quantkv.models.precision import describe_precision
+from quantkv.models.identity import describe_precision
 from quantkv.quiet import quiet
 from quantkv.rows.files import read_rows
 from quantkv.sweep.config import validate

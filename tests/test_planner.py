@@ -25,7 +25,7 @@ from quantkv.cache.layer_shapes import LayerShape, TensorShape
 from quantkv.commands.cli import app
 from quantkv.measurements.memory.worker import measure, weights_bytes
 from quantkv.models import random_model
-from quantkv.models.configs import load_config
+from quantkv.models.loading import load_config
 from quantkv.planner import plan
 from quantkv.planner.planning import largest, longest
 from quantkv.planner.probe import probe

@@ -85,7 +85,7 @@ def _rows_at(
     for arm, twin in zip(arms, small, strict=True):
         arm.about["tokens"], arm.prepare = tokens, twin.run
     arms = _affordable(arms, flags)
-    between = probe.evict if settings.cold else rest
+    between = partial(probe.read, 1) if settings.cold else rest
     take_turns(arms, settings, lambda what: progress(f"{tokens} tokens, {what}"), between)
     return _rows(arms, settings.threads)
 

@@ -41,8 +41,8 @@ LEAST_STEPS = 16
 """Steps over which `update` is timed where the flush chunks of a cache are short."""
 
 
-def bench_decode(settings: DecodeSettings, progress: Progress = quiet, finished: Progress = quiet) -> Report:
-    """Time decoding at every context, then a prefill; `finished` is told the times of each as it is done."""
+def bench_decode(settings: DecodeSettings, progress: Progress = quiet) -> Report:
+    """Time decoding at every context, then a prefill; `progress` is told the times of each."""
     from quantkv.models import load_model
 
     settings.check()
@@ -60,10 +60,10 @@ def bench_decode(settings: DecodeSettings, progress: Progress = quiet, finished:
         probe = Probe([settings.threads])
         for context in settings.contexts:
             rows += (done := bench.decode(context))
-            finished(in_short(f"{context} cached tokens", done))
+            progress(in_short(f"{context} cached tokens", done), done=True)
         if settings.prefill:
             prefills = bench.prefill(settings.prefill)
-            finished(in_short(f"prefill of {settings.prefill} tokens", prefills))
+            progress(in_short(f"prefill of {settings.prefill} tokens", prefills), done=True)
         add_growth(rows)
         return make_report("decode", settings, probe, rows, bench.flags, prefill=prefills)
 
@@ -105,7 +105,7 @@ class _Bench:
 
     def decode(self, context: int) -> list[Row]:
         """A row per cache: steps at `context` cached tokens, then what their updates take."""
-        settings, lanes = self.settings, self.lanes()
+        settings, lanes, itemsize = self.settings, self.lanes(), self.model.dtype.itemsize
         decoded = context + settings.rounds * BLOCK
         race = self.race(context, decoded + max(map(update_steps, self.formats.values())), settings.fill)
         self._note_length(decoded)
@@ -115,7 +115,11 @@ class _Bench:
 
         with _said_plainly(settings.model, context):
             race.prepare(lanes, told)
-            touched = {lane.label: self._touched(lane, context) for lane in lanes if lane.error is None}
+            touched = {
+                lane.label: self.work.weight_bytes + cache_bytes(lane.cache, self.work, context, itemsize)
+                for lane in lanes
+                if lane.error is None
+            }
             race.decode_rounds(settings.rounds, BLOCK, told)
             return [self._decode_row(race, lane, touched) for lane in lanes]
 
@@ -131,10 +135,6 @@ class _Bench:
                     race.attempt(lane, race.prefill)
                     lane.cache = None
         return [self._prefill_row(tokens, lane, lanes[0]) for lane in lanes]
-
-    def _touched(self, lane: Lane, context: int) -> int:
-        itemsize = self.model.dtype.itemsize
-        return self.work.weight_bytes + cache_bytes(lane.cache, self.work, context, itemsize)
 
     def _begun(self, lane: Lane, place: str, **where: int) -> Row:
         """What every row says; that a lane failed is flagged as well."""
@@ -188,9 +188,8 @@ class _Bench:
     def _note_length(self, tokens: int) -> None:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if limit is not None and tokens > limit:
-            self.flags.append(
-                f"{tokens} tokens are beyond the model's limit of {limit}: times alone mean anything"
-            )
+            beyond = f"{tokens} tokens are beyond the model's limit of {limit}"
+            self.flags.append(f"{beyond}: times alone mean anything")
 
 
 def update_steps(spec: Any) -> int:
@@ -253,9 +252,8 @@ def _said_plainly(model: str, tokens: int) -> Iterator[None]:
     try:
         yield
     except (IndexError, RuntimeError) as error:
-        raise QuantKVError(
-            f"{model} cannot run {tokens} tokens with DynamicCache: {first_line(error)}"
-        ) from error
+        trouble = f"{model} cannot run {tokens} tokens with DynamicCache"
+        raise QuantKVError(f"{trouble}: {first_line(error)}") from error
 
 
 def lane_flags(race: Race, lane: Lane, engine: str, said: Sequence[str]) -> list[str]:

@@ -68,10 +68,6 @@ class Probe:
         with timing.threads(threads):
             return size / seconds_of(self.buffer.sum)
 
-    def evict(self) -> None:
-        """Push everything out of the processor's caches."""
-        self.read(1)
-
     def _peak(self) -> float:
         if self.native:
             return self.native.peak_multiply_adds(native.isa())
@@ -93,17 +89,12 @@ class MachineLimits:
     after: Rates
     method: str
 
-    def read(self, threads: int) -> float:
-        """Bytes per second that `threads` threads read."""
-        return (self.before.read[threads] + self.after.read[threads]) / 2
-
-    def peak(self, threads: int) -> float:
-        """Multiply-adds per second of `threads` threads: so many times one thread's."""
-        return threads * (self.before.peak + self.after.peak) / 2
-
     def seconds(self, touched: float, multiply_adds: float, threads: int) -> float:
-        """The least time in which the machine could touch so many bytes and do so many multiply-adds."""
-        return max(touched / self.read(threads), multiply_adds / self.peak(threads))
+        """The least time in which so many threads could touch so many bytes and do so many multiply-adds, of
+        which each does as many as one alone."""
+        read = (self.before.read[threads] + self.after.read[threads]) / 2
+        peak = threads * (self.before.peak + self.after.peak) / 2
+        return max(touched / read, multiply_adds / peak)
 
     @property
     def drift(self) -> float:
@@ -113,12 +104,12 @@ class MachineLimits:
 
     @property
     def flags(self) -> list[str]:
-        drift, peak = self.drift, self.after.peak / self.before.peak - 1
-        flags = [f"memory bandwidth drifted by {drift:+.0%}"] if abs(drift) > MAX_DRIFT else []
-        flags += [f"peak multiply-adds drifted by {peak:+.0%}"] if abs(peak) > MAX_DRIFT else []
-        return flags + (
-            [] if self.method == "native" else ["limits measured through torch: no native engine"]
-        )
+        peak = self.after.peak / self.before.peak - 1
+        changes = {"memory bandwidth": self.drift, "peak multiply-adds": peak}
+        flags = [f"{what} drifted by {by:+.0%}" for what, by in changes.items() if abs(by) > MAX_DRIFT]
+        if self.method == "torch":
+            flags.append("limits measured through torch: no native engine")
+        return flags
 
     def as_dict(self, probe_bytes: int) -> dict[str, Any]:
         """GB/s by thread count and 1e9 multiply-adds per second of one thread, before and after."""

@@ -18,11 +18,11 @@ from quantkv.bench.settings import Settings
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
 
-Progress = Callable[[str], None]
-"""Told, in a few words, what is measured now."""
+Progress = Callable[..., None]
+"""Told, in a few words, what is measured now; with `done` what came out."""
 
 
-def quiet(what: str) -> None:
+def quiet(what: str, done: bool = False) -> None:
     """Progress that nobody follows."""
 
 

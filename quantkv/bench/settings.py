@@ -1,5 +1,5 @@
-"""What each benchmark can be told. A field is an option of `quantkv bench`, and its annotation the help; one
-that holds several is given there as one text, joined by commas."""
+"""What each benchmark can be told. Its command is made of that: the first line is the help, a field an option,
+the annotation its help. A field that holds several is given as one text, joined by commas."""
 
 from __future__ import annotations
 
@@ -54,8 +54,11 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSettings(Settings):
-    """`tokens` are cached ones, the newest included. `cold` reads a large buffer before each run, so that no
-    arm finds its keys and values in the processor's caches, as between two layers of a model."""
+    """One decode step of one layer: each format beside SDPA and beside decoding the history first.
+
+    `tokens` are cached ones, the newest included. `cold` reads a large buffer before each run, so that no
+    arm finds its keys and values in the processor's caches, as between two layers of a model.
+    """
 
     heads: Heads = 8
     query_heads: Annotated[int, typer.Option(help="query heads")] = 32
@@ -77,7 +80,10 @@ class AttentionSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings(Settings):
-    """`prefill` 0 times no prefill; `stock` adds the quantized caches of transformers."""
+    """A whole model, ms per token with each cache beside DynamicCache; and a prefill.
+
+    `prefill` 0 times no prefill; `stock` adds the quantized caches of transformers.
+    """
 
     model: Model
     contexts: Cached = (512, 6000, 32000)
@@ -97,7 +103,10 @@ class DecodeSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeSettings(Settings):
-    """`tokens` is the length of the prefill."""
+    """Packing a prefill, one flush chunk and one raw token: the native engine beside the PyTorch codec.
+
+    `tokens` is the length of the prefill.
+    """
 
     heads: Heads = 8
     head_dim: HeadDim = 128
@@ -107,10 +116,16 @@ class EncodeSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateSettings(Settings):
-    """`tokens` random ones; logits of the last position alone are computed."""
+    """A whole sequence as the packed cache would decode it, in one pass, beside the plain forward pass.
+
+    `tokens` random ones; logits of the last position alone are computed.
+    """
 
     model: Model
     tokens: Lengths = (512, 1024)
     formats: Formats = ("int4-head", "kivi-2")
     rounds: Rounds = 3
     dtype: Dtype = "float32"
+
+
+BENCHMARKS = (AttentionSettings, DecodeSettings, EncodeSettings, SimulateSettings)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSettings, SimulateSettings
+from quantkv.bench.settings import BENCHMARKS, Settings
 from quantkv.errors import QuantKVError
 from quantkv.wording.streams import new_console, print_line
 
 if TYPE_CHECKING:
     from rich.status import Status
-
-    from quantkv.bench.report import Report
-
-    Measure = Callable[[Any, Status], Report]
 
 app = typer.Typer(
     help="Time attention, decoding and packing beside what this machine can do at best.",
@@ -40,17 +38,15 @@ class Output:
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print the table in Markdown")] = False
 
 
-def benchmark(settings: type[Any]) -> Callable[[Measure], None]:
-    """Makes a command of what measures: its options are the fields of the settings."""
+def _add(settings: type[Settings]) -> None:
+    """A benchmark's command, from its settings; it is named as they and the file that measures are."""
+    name = settings.__name__.removesuffix("Settings").lower()
 
-    def register(measure: Measure) -> None:
-        def command(**given: Any) -> None:
-            _run(measure, _read(settings, given), _read(Output, given))
+    def command(**given: Any) -> None:
+        _run(name, _read(settings, given), _read(Output, given))
 
-        command.__signature__ = Signature([*_options(settings), *_options(Output)])  # type: ignore[attr-defined]
-        app.command(measure.__name__, help=measure.__doc__)(command)
-
-    return register
+    command.__signature__ = Signature([*_options(settings), *_options(Output)])  # type: ignore[attr-defined]
+    app.command(name, help=(settings.__doc__ or "").partition("\n\n")[0])(command)
 
 
 def _options(settings: type[Any]) -> Iterator[Parameter]:
@@ -78,38 +74,6 @@ def _parts(option: str, text: str, kind: type[Any]) -> tuple[Any, ...]:
         raise QuantKVError(f"--{option} takes whole numbers joined by commas, not {text!r}") from None
 
 
-@benchmark(AttentionSettings)
-def attention(settings: AttentionSettings, status: Status) -> Report:
-    """One decode step of one layer: each format beside SDPA and beside decoding the history first."""
-    from quantkv.bench.attention import bench_attention
-
-    return bench_attention(settings, status.update)
-
-
-@benchmark(DecodeSettings)
-def decode(settings: DecodeSettings, status: Status) -> Report:
-    """A whole model, ms per token with each cache beside DynamicCache; and a prefill."""
-    from quantkv.bench.decode import bench_decode
-
-    return bench_decode(settings, status.update, status.console.print)
-
-
-@benchmark(EncodeSettings)
-def encode(settings: EncodeSettings, status: Status) -> Report:
-    """Packing a prefill, one flush chunk and one raw token: the native engine beside the PyTorch codec."""
-    from quantkv.bench.encode import bench_encode
-
-    return bench_encode(settings, status.update)
-
-
-@benchmark(SimulateSettings)
-def simulate(settings: SimulateSettings, status: Status) -> Report:
-    """A whole sequence as the packed cache would decode it, in one pass, beside the plain forward pass."""
-    from quantkv.bench.simulate import bench_simulate
-
-    return bench_simulate(settings, status.update)
-
-
 def _bind_threads() -> None:
     """Each thread to a core of its own, before torch is imported, which reads this: some systems leave two on
     one core for as long as a process lives."""
@@ -119,17 +83,18 @@ def _bind_threads() -> None:
         os.environ.setdefault("OMP_PROC_BIND", "true")
 
 
-def _run(measure: Measure, settings: Any, output: Output) -> None:
+def _run(name: str, settings: Any, output: Output) -> None:
     _bind_threads()
     from quantkv.bench.report import as_json
     from quantkv.bench.table import markdown, print_report
 
+    measure = getattr(import_module(f"quantkv.bench.{name}"), f"bench_{name}")
     file, console = output.json_file, new_console()
     alone = str(file) == "-"
     if file is not None and not alone:
         _check_writable(file)
     with new_console(stderr=True).status("starting") as status:
-        report = measure(settings, status)
+        report = measure(settings, partial(_tell, status))
     if alone:
         typer.echo(as_json(report))
     elif output.as_markdown:
@@ -141,6 +106,14 @@ def _run(measure: Measure, settings: Any, output: Output) -> None:
         print_line(f"  {file}", console)
 
 
+def _tell(status: Status, what: str, done: bool = False) -> None:
+    """What is measured now moves on, what came out stays."""
+    if done:
+        status.console.print(what)
+    else:
+        status.update(what)
+
+
 def _check_writable(path: Path) -> None:
     """Raise now rather than after the measurement where the report could not be written."""
     try:
@@ -148,3 +121,7 @@ def _check_writable(path: Path) -> None:
         path.open("a").close()
     except OSError as error:
         raise QuantKVError(f"cannot write {path}: {error.strerror}") from error
+
+
+for _settings in BENCHMARKS:
+    _add(_settings)

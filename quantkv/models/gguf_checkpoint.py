@@ -82,7 +82,6 @@ def _place(path: Path, digest: str) -> Path:
 
 
 def _convert(path: Path, digest: str, target: Path) -> None:
-    release = f"transformers {transformers.__version__}"
     with quiet(), _one_reader():
         model, tokenizer, left_out = _dequantize(path)
         source = {"file": path.name, "sha256": digest, "weights": gguf_precision(path), "left_out": left_out}
@@ -91,14 +90,11 @@ def _convert(path: Path, digest: str, target: Path) -> None:
             tokenizer.save_pretrained(target)
             (target / SOURCE_FILE).write_text(json.dumps(source, indent=1))
         except OSError as error:
-            hint = "set QUANTKV_CACHE to a folder with room"
-            raise QuantKVError(
-                f"cannot keep the converted model in {target.parent} ({error}); {hint}"
-            ) from error
+            trouble = f"cannot keep the converted model in {target.parent} ({error})"
+            raise QuantKVError(f"{trouble}; set QUANTKV_CACHE to a folder with room") from error
         if not _tokenizer_survived(target):
-            raise UnsupportedError(
-                f"{release} breaks the tokenizer of {path}; convert it with 5.6.2 or later"
-            )
+            trouble = f"transformers {transformers.__version__} breaks the tokenizer of {path}"
+            raise UnsupportedError(f"{trouble}; convert it with 5.6.2 or later")
 
 
 def _dequantize(path: Path) -> tuple[Any, Any, str]:

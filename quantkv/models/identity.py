@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from quantkv.models.names import is_built_in
-from quantkv.models.precision import describe_precision
 
 SAMPLES_PER_TENSOR = 64
 WORDS = 1 << 16
@@ -33,6 +32,8 @@ VOLATILE_CONFIG = {
     "use_cache",
 }
 
+Settings = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Source:
@@ -41,9 +42,6 @@ class Source:
     model: str
     revision: str | None
     weights: str
-
-    def attach(self, model: torch.nn.Module) -> None:
-        model._quantkv_source = self  # type: ignore[assignment]
 
 
 def model_identity(model: Any) -> dict[str, str | None]:
@@ -63,10 +61,13 @@ def fingerprint(model: Any) -> str:
     source = getattr(model, "_quantkv_source", None)
     pinned = source is not None and is_built_in(source.model)
     content = _sample if pinned else _checksum
-    digest = hashlib.sha256(_stable_config(model.config).encode())
-    for name, tensor in sorted(
-        chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]
-    ):
+    config = json.dumps(_without_volatile(model.config.to_dict()), sort_keys=True, default=str)
+    digest, tensors = (
+        hashlib.sha256(config.encode()),
+        dict(chain(model.named_parameters(), model.named_buffers())),
+    )
+    for name in sorted(tensors):
+        tensor = tensors[name]
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(b"meta" if tensor.is_meta or tensor.numel() == 0 else content(tensor.detach()))
     return digest.hexdigest()
@@ -77,10 +78,6 @@ def _source_of_foreign(model: Any) -> Source:
     config = model.config
     name = getattr(config, "_name_or_path", "") or type(model).__name__
     return Source(name, getattr(config, "_commit_hash", None), describe_precision(config))
-
-
-def _stable_config(config: Any) -> str:
-    return json.dumps(_without_volatile(config.to_dict()), sort_keys=True, default=str)
 
 
 def _without_volatile(value: Any) -> Any:
@@ -109,3 +106,32 @@ def _checksum(tensor: torch.Tensor) -> bytes:
 def _places(device: torch.device) -> torch.Tensor:
     mixed = torch.arange(1, WORDS + 1, device=device) * ODD
     return (mixed ^ (mixed >> 31)) * ODD | 1
+
+
+def quantization_settings(config: Any) -> Settings | None:
+    """The `quantization_config` as a mapping; None where there is none."""
+    found = getattr(config, "quantization_config", None)
+    return found if found is None or isinstance(found, dict) else found.to_dict()
+
+
+def quantization_method(settings: Settings) -> str:
+    method = settings.get("quant_method")
+    return str(getattr(method, "value", method))
+
+
+def describe_precision(config: Any) -> str:
+    """``bfloat16``, ``4-bit awq``, ..."""
+    if (settings := quantization_settings(config)) is not None:
+        return _describe_quantization(settings)
+    dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+    return str(dtype or "float32").removeprefix("torch.")
+
+
+def _describe_quantization(settings: Settings) -> str:
+    bits = settings.get("bits") or settings.get("w_bit") or settings.get("weight_bits")
+    if settings.get("load_in_4bit"):
+        bits = 4
+    elif settings.get("load_in_8bit"):
+        bits = 8
+    method = quantization_method(settings)
+    return f"{bits}-bit {method}" if bits else method

@@ -1,7 +1,8 @@
 """``load_model``: one name in, a model ready for measurement and its tokenizer out.
 
 A name is a hub id, a local folder, a ``.gguf`` file, a packaged model or a ``random-`` model. The model comes
-back in evaluation mode without gradients and knows where it came from (``model_identity``).
+back in evaluation mode without gradients and knows where it came from (``model_identity``). ``load_config``
+takes the same names and leaves weights where they are.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.models.completeness import ADAPTER_FILE, check_loaded, refuse_adapter, say, say_heard
-from quantkv.models.gguf_checkpoint import converted_folder, read_source
-from quantkv.models.identity import Source
+from quantkv.models.gguf_checkpoint import converted_folder, kept_conversion, read_source
+from quantkv.models.identity import Source, describe_precision
 from quantkv.models.names import dtype_named, is_built_in, is_random
 from quantkv.models.packaged import PACKAGED_MODELS, packaged_gguf
-from quantkv.models.precision import describe_precision
 from quantkv.models.synthetic import RANDOM_MODELS, byte_tokenizer, random_model
 from quantkv.quiet import quiet
 from quantkv.wording.suggestions import nearest
@@ -51,8 +51,37 @@ def load_model(
         model, tokenizer, source = _load_gguf(name, torch_dtype, device_map)
     else:
         model, tokenizer, source = _load_pretrained(name, torch_dtype, device_map, revision)
-    source.attach(model)
+    model._quantkv_source = source
     return _prepare(model, device, attn), tokenizer
+
+
+def load_config(name: str | Path, *, revision: str | None = None) -> PreTrainedConfig:
+    """The configuration of a built-in model, a hub id, a folder, a config.json or a .gguf file.
+
+    Raises QuantKVError in one line where there is none, UnsupportedError where transformers cannot read it.
+    """
+    name = str(name)
+    if is_random(name):
+        return random_model(name).config
+    path = packaged_gguf(name) if name in PACKAGED_MODELS else Path(name).expanduser()
+    if path.suffix.lower() == ".gguf":
+        return _config_in_gguf(path)
+    if path.suffix.lower() == ".json" or path.is_dir():
+        return _read_config(path / "config.json" if path.is_dir() else path)
+    return _config_on_hub(name, revision)
+
+
+def config_alone(name: str, *, revision: str | None = None) -> PreTrainedConfig | None:
+    """The same; None where only loading the model will tell what is wrong with it. A name that is no model at
+    all raises QuantKVError."""
+    try:
+        return load_config(name, revision=revision)
+    except UnsupportedError:
+        return None
+    except QuantKVError:
+        if Path(name).expanduser().exists():
+            return None
+        raise
 
 
 def model_names() -> list[str]:
@@ -72,10 +101,8 @@ def _load_gguf(name: str, dtype: torch.dtype | None, device_map: Any) -> tuple[A
     try:
         model, tokenizer = _from_pretrained(str(folder), dtype, device_map, None)
     except (OSError, QuantKVError, SafetensorError) as error:
-        hint = "delete that folder to have it made again"
-        raise QuantKVError(
-            f"the converted copy of {name} is damaged ({first_line(error)}); {hint}"
-        ) from error
+        trouble = f"the converted copy of {name} is damaged ({first_line(error)})"
+        raise QuantKVError(f"{trouble}; delete that folder to have it made again") from error
     if record["left_out"]:
         say(f"{name}: {record['left_out']}")
     return model, tokenizer, Source(name, f"sha256:{record['sha256']}", record["weights"])
@@ -94,7 +121,7 @@ def _load_pretrained(
     elif _looks_like_path(name):
         raise QuantKVError(f"no such model folder: {name}")
     elif "/" not in name and nearest(name, model_names(), cutoff=0.8):
-        raise QuantKVError(_cannot_load(name, "no such name"))
+        raise QuantKVError(_unknown(name, "no such name"))
     try:
         with quiet():
             weights = describe_precision(AutoConfig.from_pretrained(name, revision=revision))
@@ -102,11 +129,8 @@ def _load_pretrained(
     except QuantKVError:
         raise
     except (OSError, SafetensorError) as error:
-        reason = first_line(error)
-        message = (
-            f"cannot load the model folder {name}: {reason}" if local.is_dir() else _cannot_load(name, reason)
-        )
-        raise QuantKVError(message) from error
+        reason, folder = first_line(error), f"cannot load the model folder {name}"
+        raise QuantKVError(f"{folder}: {reason}" if local.is_dir() else _unknown(name, reason)) from error
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"transformers cannot load {name!r}: {first_line(error)}") from error
     return model, tokenizer, Source(name, getattr(model.config, "_commit_hash", None), weights)
@@ -144,10 +168,9 @@ def _set_attention(model: Any, attn: str) -> None:
     try:
         model.set_attn_implementation(attn)
     except (ValueError, ImportError, KeyError) as error:
+        trouble = f"attention {attn!r} cannot be used ({first_line(error)})"
         legal = "quantkv, sdpa, eager, or another that transformers knows"
-        raise QuantKVError(
-            f"attention {attn!r} cannot be used ({first_line(error)}); legal: {legal}"
-        ) from error
+        raise QuantKVError(f"{trouble}; legal: {legal}") from error
 
 
 def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -178,16 +201,43 @@ def _looks_like_path(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
 
 
-def unknown_name(trouble: str, name: str, local: str, reason: str) -> str:
+def _unknown(name: str, reason: str, trouble: str = "cannot load model", local: str = "folder") -> str:
     """``cannot load model 'gtp2': …``: what a name is not (``local``: no file of which kind), and why it is
     no hub id either."""
-    close = nearest(name, model_names())
+    close, names = nearest(name, model_names()), ", ".join(model_names())
     hint = f" (did you mean {close!r}?)" if close else ""
+    return f"{trouble} {name!r}{hint}: not a built-in name ({names}), no {local}, and as a hub id: {reason}"
+
+
+def _config_in_gguf(path: Path) -> PreTrainedConfig:
+    """From the header of a GGUF file, whose vocabulary takes seconds to read, or from the copy that loading
+    it once has left."""
+    kept = kept_conversion(path) if path.is_file() else None
     return (
-        f"{trouble} {name!r}{hint}: not a built-in name ({', '.join(model_names())}), no {local}, "
-        f"and as a hub id: {reason}"
+        _read_config(kept / "config.json")
+        if kept
+        else _read_config(path, folder=str(path.parent), gguf_file=path.name)
     )
 
 
-def _cannot_load(name: str, reason: str) -> str:
-    return unknown_name("cannot load model", name, "folder", reason)
+def _read_config(file: Path, *, folder: str | None = None, **options: Any) -> PreTrainedConfig:
+    if not file.is_file():
+        raise QuantKVError(f"no such file: {file}")
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(folder or str(file), **options)
+    except Exception as error:  # broken files raise errors of many kinds
+        trouble = f"transformers cannot read the configuration in {file}"
+        raise UnsupportedError(f"{trouble}: {first_line(error)}") from error
+
+
+def _config_on_hub(name: str, revision: str | None) -> PreTrainedConfig:
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(name, revision=revision)
+    except OSError as error:
+        local = "folder, .json or .gguf file"
+        raise QuantKVError(_unknown(name, first_line(error), "no configuration for", local)) from error
+    except (ValueError, ImportError) as error:
+        trouble = f"transformers cannot read the configuration of {name!r}"
+        raise UnsupportedError(f"{trouble}: {first_line(error)}") from error

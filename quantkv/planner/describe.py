@@ -12,7 +12,7 @@ from rich.table import Table
 
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.models import load_model
-from quantkv.models.configs import config_alone
+from quantkv.models.loading import config_alone
 from quantkv.planner.probe import probe
 from quantkv.rows.row import strict_json
 from quantkv.spec.specs import parse_spec

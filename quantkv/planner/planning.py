@@ -17,9 +17,9 @@ from quantkv.cache.layer_shapes import LayerShape
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import QuantKVError
 from quantkv.instruments.arguments import distinct
-from quantkv.models.configs import load_config
+from quantkv.models.identity import describe_precision
+from quantkv.models.loading import load_config
 from quantkv.models.names import DTYPES, dtype_named
-from quantkv.models.precision import describe_precision
 from quantkv.planner.probe import ModelShape, probe
 from quantkv.planner.sizes import Memory, both_sizes, machine_memory, parse_size
 from quantkv.planner.stored_weights import quantization_of

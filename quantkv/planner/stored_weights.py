@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from quantkv.models.precision import Settings, quantization_method, quantization_settings
+from quantkv.models.identity import Settings, quantization_method, quantization_settings
 
 WHOLE = 0
 """A side of a block that is as long as the weight's."""

@@ -72,7 +72,7 @@ def _cost(cell: Cell, models: dict[str, Any]) -> Cost:
 
 def _read(entry: ModelEntry) -> tuple[Any, Any, str]:
     """Configuration, shape and "" of a model; None, None and why it cannot be planned."""
-    from quantkv.models.configs import load_config
+    from quantkv.models.loading import load_config
     from quantkv.planner.planning import model_dtype
     from quantkv.planner.probe import probe
 

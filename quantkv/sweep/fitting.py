@@ -83,7 +83,7 @@ def _given(policy: Policy) -> dict[str, tuple[int | None, ...]]:
 def model_config(entry: ModelEntry) -> Any | None:
     """The configuration alone; None where only loading the model will tell what is wrong with it. A name that
     is no model at all raises QuantKVError, before anything is measured."""
-    from quantkv.models.configs import config_alone
+    from quantkv.models.loading import config_alone
 
     return config_alone(entry.location, revision=entry.revision)
 
