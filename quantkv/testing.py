@@ -9,20 +9,21 @@ windows, random tensors and, for the last one, a tiny random model in float64.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from quantkv.codecs import Codec, compute_dtype
+from quantkv.codecs import Codec, codec_family, compute_dtype
 from quantkv.policy import Window
 from quantkv.spec.specs import CacheSpec, parse_spec
-from quantkv.spec.tensors import TensorSpec
+from quantkv.spec.tensors import GROUPED, TensorSpec, default_flush
 from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, TensorStore, page_layout
 from quantkv.store.layout import tensor_nbytes
 
-HEADS, HEAD_DIM = 2, 32
+HEADS, HEAD_DIM, GROUP = 2, 32, 8
 CALLS = ([192], [48, 16, 7, 121], [1] * 192)
 AWKWARD = (0.0, 5.0, -3.0, 1e-30, 6e4)
 
@@ -34,12 +35,44 @@ def check_codec(spec: str | CacheSpec) -> None:
     windows = parsed.key_window, parsed.value_window
     for tensor, window, lanes in zip((parsed.key, parsed.value), windows, (KEY_LANES, VALUE_LANES)):
         codec, window = tensor.build(), replace(window, sinks=2, reserve=8)
+        check_words(tensor.codec)
         check_fields(codec)
         check_awkward_groups(codec)
         check_rows_are_independent(codec)
         check_store(tensor, window, lanes)
         check_kernel(tensor, window, lanes)
     check_decode_exact(parsed)
+
+
+def check_words(name: str) -> None:
+    """Every sharing word and every option that the family takes changes what is stored: a row would name what
+    its builder ignores."""
+    family = codec_family(name)
+    words = {word: _worded(name, word) for word in family.sharings}
+    for one, other in itertools.combinations(words, 2):
+        assert not _same(words[one], words[other]), f"{name} stores the same for {one} and {other}"
+    plain = _worded(name, next(iter(words), None))
+    for option in set(family.options) - {plain.metadata}:
+        changed = {"sym": {"symmetric": True}, "near": {"outward": False}}.get(option, {"metadata": option})
+        assert not _same(plain, replace(plain, **changed)), (
+            f"{name} stores the same with and without {option}"
+        )
+
+
+def _worded(name: str, word: str | None) -> TensorSpec:
+    group = GROUP if word in GROUPED else None
+    return TensorSpec(codec=name, sharing=word, group=group, flush=default_flush(name, word, group))
+
+
+def _same(one: TensorSpec, other: TensorSpec) -> bool:
+    codecs = one.build(), other.build()
+    length = 16 * math.lcm(*(codec.group_tokens for codec in codecs))
+    x = torch.randn(1, HEADS, length, HEAD_DIM, generator=torch.Generator().manual_seed(0))
+    first, second = (codec.encode(x) for codec in codecs)
+    return first.keys() == second.keys() and all(
+        first[field].dtype == second[field].dtype and torch.equal(first[field], second[field])
+        for field in first
+    )
 
 
 def check_fields(codec: Codec) -> None:

@@ -31,7 +31,7 @@ def specs_under_test() -> list[CacheSpec]:
 def test_every_registered_name_is_under_test() -> None:
     tensors = [t for spec in specs_under_test() for t in (spec.key, spec.value)]
     assert {t.codec for t in tensors} == set(codec_names())
-    scaled = [name for name in codec_names() if codec_family(name).scaled]
+    scaled = [name for name in codec_names() if codec_family(name).sharings]
     pairs = {(t.codec, t.sharing) for t in tensors}
     assert {(name, word) for name in scaled for word in SHARING_WORDS.values()} <= pairs
     assert set(PRESETS) == set(presets())
@@ -70,7 +70,7 @@ def tensor_specs(draw: st.DrawFn) -> TensorSpec:
     codec = draw(st.sampled_from(codec_names()))
     recent, flush = draw(st.sampled_from([0, 1, 64, 128])), draw(st.sampled_from([1, 7, 32, 96]))
     family = codec_family(codec)
-    if not family.scaled:
+    if not family.sharings:
         return TensorSpec(codec=codec, recent=recent, flush=flush)
     sharing = draw(st.sampled_from(WORDS))
     group = draw(st.sampled_from([2, 16, 32, 48])) if sharing in ("token", "channel") else None
@@ -253,8 +253,8 @@ WRONG = {
     "int8-channel@g32+f48": "64",
     "int8-channel@g32+f0": "at least 1",
     "fp16@sym": "plain floats",
-    "fp8-e4m3-head@sym": "int codecs",
-    "fp8-e4m3-head@near": "int codecs",
+    "fp8-e4m3-head@sym": "legal: gN fp16 bf16 fp32",
+    "fp8-e4m3-head@near": "legal: gN fp16 bf16 fp32",
     "int4-head+r1+r2": "twice",
     "int4-head+s1+s2": "twice",
     "int4-head+int8-head": "legal parts",

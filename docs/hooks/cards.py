@@ -234,7 +234,7 @@ def codec_modules() -> dict[ModuleType, list[str]]:
     """The modules that hold codecs, each with the names it is known by in short strings."""
     found: dict[ModuleType, list[str]] = {}
     for name in codec_names():
-        codec = TensorSpec(codec=name, sharing="token-head" if codec_family(name).scaled else None).build()
+        codec = TensorSpec(codec=name, sharing="token-head" if codec_family(name).sharings else None).build()
         found.setdefault(sys.modules[type(codec).__module__], []).append(name)
     return found
 

@@ -72,9 +72,8 @@ class Affine(Codec):
 
     def kernel(self) -> Kernel:
         centre = 2.0 ** (self.bits - 1) if self.symmetric else 0.0
-        return Kernel(
-            "affine", self.sharing, not self.symmetric, centre, unit=self._unit, outward=self.outward
-        )
+        zero, unit = not self.symmetric, self._unit
+        return Kernel("affine", self.sharing, zero, centre, unit, outward=self.outward, encodes=True)
 
     def _asymmetric(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
         low, high = blocks.amin(SHARED_DIMS, keepdim=True), blocks.amax(SHARED_DIMS, keepdim=True)

@@ -66,6 +66,9 @@ class Kernel:
     outward: bool = True
     """Zeros were rounded down and scales up (else both to nearest)."""
     table: tuple[float, ...] = ()
+    encodes: bool = False
+    """Whether kernels may encode: whether `encode` stores bit for bit what their rule does, the range of a
+    block (affine), its largest magnitude (floats with a scale) or a cast (raw)."""
 
 
 class Codec(ABC):

@@ -9,6 +9,8 @@ numbers); values are clamped before the cast because torch saturates or not depe
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -42,4 +44,5 @@ class Float8(Codec):
         return 1.0 / torch.finfo(self.code).max
 
     def kernel(self) -> Kernel:
-        return Kernel("e4m3" if self.code == torch.float8_e4m3fn else "e5m2", self.sharing, unit=self._unit)
+        number: Literal["e4m3", "e5m2"] = "e4m3" if self.code == torch.float8_e4m3fn else "e5m2"
+        return Kernel(number, self.sharing, unit=self._unit, encodes=True)

@@ -32,4 +32,4 @@ class Raw(Codec):
         return fields["values"].to(dtype)
 
     def kernel(self) -> Kernel:
-        return Kernel("raw")
+        return Kernel("raw", encodes=True)

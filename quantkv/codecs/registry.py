@@ -36,12 +36,16 @@ SHARING_MEANING = {
     "chunk-head": "one head over one flush chunk",
     "chunk": "all heads over one flush chunk",
 }
+ALL_SHARINGS = tuple(SHARING_MEANING)
 METADATA = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+OPTIONS = ("sym", "near", *METADATA)
+"""What may follow the `@`, beside the group that a sharing word asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodecOptions:
-    """What a builder is given, checked already: `sharing` is None for codecs without scales."""
+    """What a builder is given, checked already: `sharing` is None for codecs without scales, and what the
+    family does not take is as it is by default."""
 
     sharing: Sharing | None
     symmetric: bool
@@ -51,14 +55,28 @@ class CodecOptions:
 
 @dataclass(frozen=True, slots=True)
 class CodecFamily:
-    """A registered name. `bits` of a code; `scaled` codecs take a sharing word and a metadata dtype."""
+    """A registered name: `bits` is the width of a code, `sharings` and `options` are what its builder makes
+    something of; all else is refused where a format is named. QuantKVError for words that do not exist."""
 
     name: str
     bits: int | None
     build: Callable[[CodecOptions], Codec]
-    scaled: bool = True
+    sharings: tuple[str, ...] = ("token-head",)
+    """Full names of the sharing words it takes, the default first; empty for codecs without scales."""
+    options: tuple[str, ...] = ()
+    """Of `OPTIONS`: sym, near, and the dtypes of scale and zero beside fp16."""
+    raw: bool = False
+    """The floats themselves: as many of them as given, each packed at once, no window; takes no words."""
     affine: bool = False
     summary: str = ""
+
+    def __post_init__(self) -> None:
+        for given, legal in ((self.sharings, ALL_SHARINGS), (self.options, OPTIONS)):
+            if unknown := sorted(set(given) - set(legal)):
+                names = ", ".join(unknown)
+                raise QuantKVError(f"{self.name!r} cannot take {names}; legal words: {', '.join(legal)}")
+        if self.raw and (self.sharings or self.options):
+            raise QuantKVError(f"{self.name!r} is raw and has no scales: give it sharings=() and no options")
 
 
 def register_codec(family: CodecFamily) -> None:
@@ -107,9 +125,23 @@ def _raw(dtype: torch.dtype | None) -> Callable[[CodecOptions], Codec]:
 
 
 for _bits in (2, 3, 4, 5, 6, 8):
-    register_codec(CodecFamily(f"int{_bits}", _bits, _affine(_bits), affine=True, summary="affine integers"))
+    register_codec(
+        CodecFamily(
+            f"int{_bits}",
+            _bits,
+            _affine(_bits),
+            ALL_SHARINGS,
+            OPTIONS,
+            affine=True,
+            summary="affine integers",
+        )
+    )
 for _name, _code in (("fp8-e4m3", torch.float8_e4m3fn), ("fp8-e5m2", torch.float8_e5m2)):
-    register_codec(CodecFamily(_name, 8, _float8(_code), summary="8-bit floats with a scale"))
+    register_codec(
+        CodecFamily(
+            _name, 8, _float8(_code), ALL_SHARINGS, tuple(METADATA), summary="8-bit floats with a scale"
+        )
+    )
 for _name, _dtype in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
-    register_codec(CodecFamily(_name, None, _raw(_dtype), scaled=False, summary="raw floats"))
-register_codec(CodecFamily("exact", None, _raw(None), scaled=False, summary="lossless, in the model's dtype"))
+    register_codec(CodecFamily(_name, None, _raw(_dtype), (), raw=True, summary="raw floats"))
+register_codec(CodecFamily("exact", None, _raw(None), (), raw=True, summary="lossless, in the model's dtype"))

@@ -11,14 +11,18 @@ from quantkv.policy import Window, policy_named
 
 DEFAULT_GROUP, DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS, DEFAULT_RESERVE = 32, 32, 64, 4, 32
 _WORDS = {full: word for word, full in SHARING_WORDS.items()}
-_GROUPED = ("token", "channel")
+GROUPED = ("token", "channel")
 
 
 def default_flush(codec: str, sharing: str | None, group: int | None, wanted: int = DEFAULT_FLUSH) -> int:
-    """Raw floats pack every token at once; groups along tokens round the flush chunk up to whole groups."""
-    if not codec_family(codec).scaled:
+    """Raw floats pack every token at once; tokens that are encoded together round the flush chunk up to whole
+    groups."""
+    family = codec_family(codec)
+    if family.raw:
         return 1
-    return -(-wanted // group) * group if sharing == "channel" and group else wanted
+    options = CodecOptions(_shared(sharing, group, wanted), False, METADATA["fp16"], True)
+    together = family.build(options).group_tokens
+    return -(-wanted // together) * together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,35 +45,41 @@ class TensorSpec:
 
     def __post_init__(self) -> None:
         self._check_sharing()
+        self._check_options()
         self._check_group()
         check_count("recent", self.recent, 0)
         check_count("flush", self.flush, 1)
-        if self.sharing == "channel" and self.flush % (self.group or 1):
+        together = self.build().group_tokens
+        if self.flush % together:
             raise QuantKVError(
-                f"flush {self.flush} is not a multiple of the group of {self.group} tokens; legal: "
-                f"{self.group}, {2 * (self.group or 1)}, {4 * (self.group or 1)}, …"
+                f"flush {self.flush} is not a multiple of the group of {together} tokens; legal: "
+                f"{together}, {2 * together}, {4 * together}, …"
             )
 
     def _check_sharing(self) -> None:
-        family = codec_family(self.codec)
-        if family.scaled and self.sharing not in _WORDS:
+        legal = codec_family(self.codec).sharings
+        if self.sharing not in (legal or (None,)):
+            words = f"needs one of the sharing words {', '.join(legal)}" if legal else "takes no sharing word"
+            raise QuantKVError(f"{self.codec} {words}, not {self.sharing!r}")
+
+    def _check_options(self) -> None:
+        """What the codec would ignore is refused: a row would name what it did not do."""
+        said = ["sym"] if self.symmetric else []
+        said += [] if self.outward else ["near"]
+        said += [] if self.metadata == "fp16" else [self.metadata]
+        legal = codec_family(self.codec).options
+        if unknown := [option for option in said if option not in legal]:
             raise QuantKVError(
-                f"{self.codec} needs a sharing word, not {self.sharing!r}; legal words: {', '.join(_WORDS)}"
+                f"{self.codec} does not take {' or '.join(map(str, unknown))}; legal options: "
+                f"{', '.join(legal) or 'none'}"
             )
-        plain = (self.symmetric, self.metadata, self.outward, self.sharing) == (False, "fp16", True, None)
-        if not family.scaled and not plain:
-            raise QuantKVError(f"{self.codec} stores plain floats: it takes no sharing word and no options")
-        if self.metadata not in METADATA:
-            raise QuantKVError(f"metadata dtype {self.metadata!r}; legal: {', '.join(METADATA)}")
-        if (self.symmetric or not self.outward) and not family.affine:
-            raise QuantKVError(f"{self.codec} takes neither sym nor near; both belong to the int codecs")
 
     def _check_group(self) -> None:
-        if self.sharing in _GROUPED:
+        if self.sharing in GROUPED:
             check_count("group", self.group, 2)
         elif self.group is not None:
             raise QuantKVError(
-                f"only {' and '.join(_GROUPED)} take a group, {self.sharing or self.codec} does not"
+                f"only {' and '.join(GROUPED)} take a group, {self.sharing or self.codec} does not"
             )
 
     @property
@@ -78,26 +88,16 @@ class TensorSpec:
 
     @property
     def is_raw(self) -> bool:
-        return not codec_family(self.codec).scaled
+        return codec_family(self.codec).raw
 
     def build(self) -> Codec:
         """The codec object for this spec."""
-        options = CodecOptions(self._sharing(), self.symmetric, METADATA[self.metadata], self.outward)
+        sharing = _shared(self.sharing, self.group, self.flush)
+        options = CodecOptions(sharing, self.symmetric, METADATA[self.metadata], self.outward)
         return codec_family(self.codec).build(options)
 
     def window(self, sinks: int, reserve: int, after: int = 0, policy: str = "window") -> Window:
         return policy_named(policy)(sinks, self.recent, self.flush, reserve, after)
-
-    def _sharing(self) -> Sharing | None:
-        by_word = {
-            "token-head": Sharing(),
-            "token": Sharing(channels=self.group),
-            "token-all": Sharing(all_heads=True),
-            "channel": Sharing(tokens=self.group or 1, channels=1),
-            "chunk-head": Sharing(tokens=self.flush),
-            "chunk": Sharing(tokens=self.flush, all_heads=True),
-        }
-        return by_word[self.sharing] if self.sharing else None
 
     def __str__(self) -> str:
         """Codec, sharing and options; the window is printed by the cache spec."""
@@ -110,10 +110,22 @@ class TensorSpec:
         return self.codec + word + ("@" + ".".join(options) if options else "")
 
 
+def _shared(sharing: str | None, group: int | None, flush: int) -> Sharing | None:
+    by_word = {
+        "token-head": Sharing(),
+        "token": Sharing(channels=group),
+        "token-all": Sharing(all_heads=True),
+        "channel": Sharing(tokens=group or 1, channels=1),
+        "chunk-head": Sharing(tokens=flush),
+        "chunk": Sharing(tokens=flush, all_heads=True),
+    }
+    return by_word[sharing] if sharing else None
+
+
 def default_sharing(codec: str) -> str | None:
-    """8-bit floats share per token and head when no word is given; ints always name their word."""
+    """The first word that the codec takes, when none is said; ints always name theirs."""
     family = codec_family(codec)
-    return "token-head" if family.scaled and not family.affine else None
+    return family.sharings[0] if family.sharings and not family.affine else None
 
 
 MOST = 2**31 - 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from quantkv.codecs import codec_family, codec_names
+from quantkv.codecs import CodecFamily, codec_family, codec_names
 from quantkv.codecs.registry import METADATA, SHARING_WORDS
 from quantkv.errors import QuantKVError
 from quantkv.plugins import HINT
@@ -27,6 +27,7 @@ from quantkv.spec.tensors import (
     DEFAULT_GROUP,
     DEFAULT_RECENT,
     DEFAULT_SINKS,
+    GROUPED,
     TensorSpec,
     default_flush,
     default_sharing,
@@ -124,12 +125,11 @@ def base_texts(base: str) -> tuple[str, str]:
 def read_tensor(said: Said, which: str, defaults: Defaults) -> TensorSpec:
     """The spec of the keys (`which` "k") or values ("v"). Raises QuantKVError naming the legal values."""
     codec, sharing, options = _read_codec(said.tensors[which])
-    raw = not codec_family(codec).scaled
     flush = default_flush(codec, sharing, options.get("group"), defaults.flush)
     return TensorSpec(
         codec=codec,
         sharing=sharing,
-        recent=_number(said, which, "r", 0 if raw else defaults.recent),
+        recent=_number(said, which, "r", 0 if codec_family(codec).raw else defaults.recent),
         flush=_number(said, which, "f", flush),
         **options,
     )
@@ -151,31 +151,30 @@ def _read_codec(text: str) -> tuple[str, str | None, dict]:
     if word and word not in SHARING_WORDS:
         raise QuantKVError(f"unknown sharing word {word!r} in {text!r}; legal: {', '.join(SHARING_WORDS)}")
     sharing = SHARING_WORDS[word] if word else default_sharing(codec)
-    if sharing is None and codec_family(codec).scaled:
+    family = codec_family(codec)
+    if sharing is None and family.sharings:
         raise QuantKVError(
             f"{text!r} does not say what shares a scale: {codec}-" + f", {codec}-".join(SHARING_WORDS)
         )
-    options = _read_options(tail, text) if tail else {}
+    options = _read_options(tail, text, family) if tail else {}
     if sharing in ("token", "channel"):
         options.setdefault("group", DEFAULT_GROUP)
     return codec, sharing, options
 
 
-def _read_options(tail: str, text: str) -> dict:
+def _read_options(tail: str, text: str, family: CodecFamily) -> dict:
     options: dict = {}
     for option in tail.split("."):
         if re.fullmatch(r"g\d+", option):
             options["group"] = int(option[1:])
-        elif option == "sym":
-            options["symmetric"] = True
-        elif option == "near":
-            options["outward"] = False
+        elif option not in family.options:
+            legal = " ".join([*(["gN"] if {*GROUPED} & {*family.sharings} else []), *family.options])
+            none = "none, as it stores plain floats" if family.raw else "none"
+            raise QuantKVError(f"unknown option {option!r} in {text!r}; legal: {legal or none}")
         elif option in METADATA:
             options["metadata"] = option
         else:
-            raise QuantKVError(
-                f"unknown option {option!r} in {text!r}; legal: gN sym near {' '.join(METADATA)}"
-            )
+            options |= {"symmetric": True} if option == "sym" else {"outward": False}
     return options
 
 

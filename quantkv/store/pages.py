@@ -34,7 +34,7 @@ class PageStore:
         self.used: list[int] = [0] * rows
         self.generation = 0  # grows whenever a table changes: what was looked up may be kept until then
         kernel = codec.kernel()
-        self._encodes = kernel is not None and kernel.number != "table"  # codebooks choose codes themselves
+        self._encodes = kernel is not None and kernel.encodes
         floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
         self._largest = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
         self._saturated: Tensor | int = 0
