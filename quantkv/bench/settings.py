@@ -1,5 +1,5 @@
-"""What each benchmark can be told. Its command is made of that: the first line is the help, a field an option,
-the annotation its help. A field that holds several is given as one text, joined by commas."""
+"""What each benchmark can be told. Its command is made of that: the first line is the help, a field an
+option, the annotation its help. A field that holds several is given as one text, joined by commas."""
 
 from __future__ import annotations
 
