@@ -19,7 +19,7 @@ import quantkv
 from quantkv.commands.cli import app
 from quantkv.comparison.table import comparison_lines
 from quantkv.errors import QuantKVError
-from quantkv.instruments.proportions import wilson
+from quantkv.instruments.statistics import wilson
 from quantkv.rows.files import write_row
 from quantkv.studies.intervals import Estimate, unpaired_difference, unpaired_factor
 

@@ -24,6 +24,7 @@ import quantkv.models
 from quantkv import policy
 from quantkv.codecs import Kernel, Sharing, registry
 from quantkv.commands.cli import app
+from quantkv.rows.kinds import REGISTERED
 from quantkv.sweep.config import load_config
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +72,7 @@ def workplace(_models: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("configs", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    for known in (registry.FAMILIES, policy.POLICIES):
+    for known in (registry.FAMILIES, policy.POLICIES, REGISTERED):
         monkeypatch.setattr(known, "known", dict(known.known))
     real = quantkv.models.load_model
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import quantkv
 from quantkv import QuantizedCache
 from quantkv.errors import QuantKVError
-from quantkv.measurements.generation.choosing import Choice
+from quantkv.measurements.generation.choosing import Choice, Chooser
 from quantkv.measurements.generation.run import generation_block
-from quantkv.measurements.generation.texts import equal_share, first_divergence, repeated_share
+from quantkv.measurements.generation.section import equal_share, first_divergence, repeated_share
 from quantkv.models import random_model
 from quantkv.models.synthetic import byte_tokenizer
 
@@ -55,7 +55,7 @@ def test_shares_by_hand() -> None:
 
 def _drawn(logits: torch.Tensor, count: int, **settings: Any) -> torch.Tensor:
     """How often each token is chosen, over steps."""
-    choose = Choice(mode="sample", **settings).chooser(random_model("random-llama"))
+    choose = Chooser(Choice(mode="sample", **settings), random_model("random-llama"))
     chosen = torch.stack([choose(logits[None], step) for step in range(count)]).flatten()
     return chosen.bincount(minlength=len(logits)) / count
 
@@ -75,10 +75,10 @@ def test_top_p_leaves_the_unlikely_out() -> None:
 
 def test_the_same_chance_for_every_format() -> None:
     logits = torch.randn(3, 50)
-    first, again = (Choice(mode="sample").chooser(random_model("random-llama")) for _ in range(2))
+    first, again = (Chooser(Choice(mode="sample"), random_model("random-llama")) for _ in range(2))
     assert torch.equal(first(logits, 4), again(logits, 4))
     assert not torch.equal(first(torch.zeros(1, 50), 4), first(torch.zeros(1, 50), 5))
-    other = Choice(mode="sample", seed=1).chooser(random_model("random-llama"))
+    other = Chooser(Choice(mode="sample", seed=1), random_model("random-llama"))
     assert not torch.equal(first(torch.zeros(8, 50), 4), other(torch.zeros(8, 50), 4))
 
 
@@ -86,7 +86,7 @@ def test_the_end_is_never_chosen() -> None:
     network = random_model("random-llama")
     network.generation_config.eos_token_id = [2, 3]
     logits = torch.tensor([[0.0, 1.0, 9.0, 8.0]])
-    assert Choice().chooser(network)(logits, 0).tolist() == [1]
+    assert Chooser(Choice(), network)(logits, 0).tolist() == [1]
 
 
 @pytest.mark.parametrize("model", ["random-llama", "random-gemma3"])

@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 from quantkv import perplexity
 from quantkv.instruments.divergence import kl_divergence
 from quantkv.instruments.windows import make_windows
-from quantkv.measurements.quality.bf16_twin import bf16_twin, no_bf16_twin
 from quantkv.measurements.quality.run import quality_block
+from quantkv.measurements.quality.scoring import bf16_twin, no_bf16_twin
 from quantkv.models import random_model
 
 IDS = torch.randint(0, 256, (900,), generator=torch.Generator().manual_seed(3))

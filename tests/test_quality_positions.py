@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quantkv.instruments.divergence import TokenScores
-from quantkv.measurements.quality.positions import by_position
+from quantkv.measurements.quality.section import by_position
 
 
 def scores(kl: list[float], gap: float = 0.5) -> TokenScores:

@@ -11,9 +11,8 @@ from quantkv import parse_spec
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import TokenScores
 from quantkv.measurements.checks import check_effect, check_exercised
-from quantkv.measurements.quality.flags import flagged
 from quantkv.measurements.quality.protocols import Protocol
-from quantkv.measurements.quality.section import Bits, Tally, summarise
+from quantkv.measurements.quality.section import Bits, Tally, flagged, summarise
 from quantkv.rows.row import build_row, strict_json
 
 

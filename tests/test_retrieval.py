@@ -14,14 +14,13 @@ import quantkv
 from quantkv import QuantizedCache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
-from quantkv.instruments.proportions import beats_chance, paired_p_value, wilson
+from quantkv.instruments.statistics import beats_chance, paired_p_value, wilson
+from quantkv.measurements.exact import prefilled
 from quantkv.measurements.packed_reads import check_packed, packed_read_fraction
-from quantkv.measurements.prefill import prefilled
-from quantkv.measurements.retrieval.answers import Answered, answer, calls_after
-from quantkv.measurements.retrieval.questions import Question, make_questions
-from quantkv.measurements.retrieval.run import retrieval_block
-from quantkv.measurements.retrieval.section import Retrieval, summarise
-from quantkv.measurements.retrieval.tasks import Sample
+from quantkv.measurements.retrieval.haystack import Sample
+from quantkv.measurements.retrieval.run import answer, calls_after, retrieval_block
+from quantkv.measurements.retrieval.section import Answered, retrieval_section
+from quantkv.measurements.retrieval.tasks import Question, make_questions
 from quantkv.models import random_model
 from quantkv.models.synthetic import byte_tokenizer
 
@@ -136,12 +135,12 @@ def test_what_a_format_keeps_exact_cannot_be_asked_for() -> None:
 def test_verdicts(right: int, ref: int, chance: float, verdict: str | None) -> None:
     """10 of 10 against 4 of 10 have p = 2/64; 5 of 10 are reached by guessing at 1/4 with p = 0.078."""
     section = _section_of(right, ref, chance)
-    assert section.verdict == verdict
-    assert section.conclusive is (verdict is not None)
-    assert bool(section.flags) is bool(section.inconclusive_because) is (verdict is None)
+    assert section["verdict"] == verdict
+    assert section["conclusive"] is (verdict is not None)
+    assert bool(section["flags"]) is bool(section["inconclusive_because"]) is (verdict is None)
 
 
-def _section_of(right: int, ref: int, chance: float) -> Retrieval:
+def _section_of(right: int, ref: int, chance: float) -> dict[str, Any]:
     first = [[i < n for i in range(10)] for n in (right, ref)]
     asked = [
         Question(
@@ -158,16 +157,21 @@ def _section_of(right: int, ref: int, chance: float) -> Retrieval:
         for i in range(10)
     ]
     own, reference = ([Answered(r, -1.0 if r else -3.0, torch.zeros(1)) for r in one] for one in first)
-    return summarise(asked, own, reference, packed_read=0.9)
+    return retrieval_section(asked, own, reference, packed_read=0.9)
 
 
 def test_scores_stand_beside_the_exact_caches() -> None:
     section = _section_of(4, 7, 0.01)
-    assert (section.hits, section.exact_match, section.hits_ref, section.exact_match_ref) == (4, 0.4, 7, 0.7)
-    assert section.log_prob == pytest.approx(-2.2) and section.log_prob_ref == pytest.approx(-1.6)
-    assert section.delta_log_prob == pytest.approx(-0.6)
-    assert section.delta_log_prob_low is not None and section.delta_log_prob_low < -0.6
-    assert [(d["depth"], d["n"], d["hits"], d["hits_ref"]) for d in section.depths] == [
+    assert (section["hits"], section["exact_match"], section["hits_ref"], section["exact_match_ref"]) == (
+        4,
+        0.4,
+        7,
+        0.7,
+    )
+    assert section["log_prob"] == pytest.approx(-2.2) and section["log_prob_ref"] == pytest.approx(-1.6)
+    assert section["delta_log_prob"] == pytest.approx(-0.6)
+    assert section["delta_log_prob_low"] is not None and section["delta_log_prob_low"] < -0.6
+    assert [(d["depth"], d["n"], d["hits"], d["hits_ref"]) for d in section["depths"]] == [
         (0, 5, 4, 5),
         (1, 5, 0, 2),
     ]

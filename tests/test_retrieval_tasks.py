@@ -11,17 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantkv.errors import QuantKVError
-from quantkv.measurements.generation.prompts import make_prompts
-from quantkv.measurements.retrieval.questions import digest, make_questions
-from quantkv.measurements.retrieval.tasks import (
-    HEAD,
-    TAIL,
-    Haystack,
-    Sample,
-    register_task,
-    task_named,
-    task_names,
-)
+from quantkv.measurements.generation.cells import make_prompts
+from quantkv.measurements.retrieval.haystack import HEAD, TAIL, Haystack, Sample
+from quantkv.measurements.retrieval.tasks import digest, make_questions, register_task, task_named, task_names
 from quantkv.models.synthetic import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

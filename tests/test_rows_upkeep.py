@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 from quantkv.commands.cli import app
 from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row, write_row
-from quantkv.rows.kinds import versions
-from quantkv.rows.versions import CODEC_VERSION
+from quantkv.rows.kinds import CODEC_VERSION, versions
 from quantkv.sweep.config import validate
 from quantkv.sweep.grid import expand
 

@@ -13,8 +13,7 @@ import quantkv.planner.sizes
 from quantkv.commands.cli import app
 from quantkv.planner.sizes import Memory
 from quantkv.rows.cell import Cell
-from quantkv.rows.kinds import versions
-from quantkv.rows.versions import CODEC_VERSION
+from quantkv.rows.kinds import CODEC_VERSION, versions
 from quantkv.sweep.config import Sweep, validate
 from quantkv.sweep.costs import Past, cell_costs
 from quantkv.sweep.grid import expand

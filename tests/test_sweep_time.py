@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_measure import FakeMeasure, sweep
 
-from quantkv.instruments.awake import LONGEST_SECONDS, TICK_SECONDS, output
+from quantkv.instruments.processes import LONGEST_SECONDS, TICK_SECONDS, output
 from quantkv.rows.files import read_rows
 from quantkv.sweep.failures import CellTimeout
 from quantkv.sweep.grid import expand

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quantkv.measurements.memory.workers import WORKER, measure_memory
+from quantkv.measurements.memory.cells import WORKER, measure_memory
 
 
 def test_results_arrive_with_their_cell_and_failures_stay_apart() -> None:

@@ -20,6 +20,10 @@ OnArm = Callable[[str, Result], None]
 Progress = Callable[[str, int, int], None]
 
 
+def ignore(*_: object) -> None:
+    """For those who want neither results nor progress at once."""
+
+
 def parse_format(given: Format) -> Parsed:
     """A spec or a peer for text, the baseline's name as it is, functions as they are."""
     if isinstance(given, str) and given.startswith(PREFIX):
@@ -47,7 +51,7 @@ def spec_text(parsed: Parsed) -> str:
     return str(parsed) if isinstance(parsed, CacheSpec | Peer | str) else f"function:{format_name(parsed)}"
 
 
-def success(kind: str, section: Result, effective: Result, seconds: float, **extra: Any) -> Result:
+def success(kind: str, section: Result, effective: Result | None, seconds: float, **extra: Any) -> Result:
     """What `on_arm` gets for an arm that was measured."""
     return {"status": "ok", "reason": None, kind: section, "effective": effective, "seconds": seconds} | extra
 

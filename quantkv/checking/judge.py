@@ -9,7 +9,7 @@ from quantkv import native
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments.verdict import Finding, Thresholds, Verdict
 from quantkv.measurements.checks import LOW_PACKED_READ
-from quantkv.measurements.quality.flags import LOW_TOP1
+from quantkv.measurements.quality.section import LOW_TOP1
 from quantkv.spec.specs import CacheSpec
 
 FULL_BITS = 16.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quantkv.arms.arm import Progress, Result
+from quantkv.arms.arm import Progress, Result, ignore
 from quantkv.checking.judge import judge
 from quantkv.checking.reasons import advice, alternatives, diagnose
 from quantkv.data import Text, bos_id, load_text, tokenize
@@ -123,7 +123,13 @@ def check(
     context, score, notes = fitted(model, context, score)
     plan = make_windows(ids, span=context, score=score, windows=windows, seed=seed, bos_id=bos)
     measured = quality_block(
-        model, plan.at(context), specs, context=context, starts=plan.starts, progress=progress, seed=seed
+        model,
+        plan.at(context),
+        specs,
+        context=context,
+        starts=plan.starts,
+        progress=progress or ignore,
+        seed=seed,
     )
     results = [_judged(label, spec, measured[label], model, thresholds) for label, spec in specs.items()]
     hurt = {result.label: result.spec for result in results if result.can_be_explained}

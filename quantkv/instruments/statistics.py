@@ -1,4 +1,4 @@
-"""Intervals over whole windows.
+"""Intervals over whole windows, and of shares of right answers.
 
 The tokens of a window depend on each other, so an interval made from tokens is far too narrow: the windows
 are what gets resampled. All estimates are sums over sums, so a longer window weighs more.
@@ -15,6 +15,7 @@ MIN_WINDOWS_BOOTSTRAP = 16
 MIN_TOKENS_P99 = 5000
 RESAMPLES = 10_000
 TAIL = 0.025
+SIGNIFICANT = 0.05
 
 Interval = tuple[float, float] | tuple[None, None]
 Numbers = dict[str, float | None]
@@ -94,3 +95,25 @@ def percentile_99(values: ArrayLike) -> float | None:
     """The 99th percentile, which needs at least 5000 tokens to mean anything."""
     values = np.asarray(values, float)
     return float(np.quantile(values, 0.99)) if len(values) >= MIN_TOKENS_P99 else None
+
+
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927)."""
+    interval = stats.binomtest(hits, trials).proportion_ci(confidence_level=0.95, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def paired_p_value(right: Sequence[bool], right_ref: Sequence[bool]) -> float:
+    """Two-sided exact test (McNemar 1947) that two arms answer the same samples equally well.
+
+    Only samples that one arm alone got right say anything: under equality either arm is that one with
+    probability 1/2.
+    """
+    gained = sum(a and not b for a, b in zip(right, right_ref, strict=True))
+    lost = sum(b and not a for a, b in zip(right, right_ref, strict=True))
+    return float(stats.binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
+
+
+def beats_chance(hits: int, trials: int, chance: float) -> bool:
+    """Whether so many right answers are unlikely (one-sided, 5 %) for somebody who guesses."""
+    return float(stats.binomtest(hits, trials, chance, alternative="greater").pvalue) < SIGNIFICANT

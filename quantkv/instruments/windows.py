@@ -5,6 +5,7 @@ start at the same place instead, each context would score other tokens and the c
 Windows scored whole, as papers do, are cut one after another and know one context only: their length.
 """
 
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,6 +106,11 @@ def whole_windows(ids: Tensor, *, length: int, windows: int | None = None) -> Wh
             f"{(count or 1) * length}, there are {len(ids)}"
         )
     return WholeWindows(ids, length, count)
+
+
+def digest(samples: Sequence[Tensor]) -> str:
+    """SHA-256 over samples of one length: the tokens of a number, as they go into its row's key."""
+    return hashlib.sha256(torch.stack(list(samples)).numpy().tobytes()).hexdigest()
 
 
 def feed_tokens(ids: Tensor, batch: int, length: int) -> Tensor:

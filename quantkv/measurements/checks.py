@@ -1,14 +1,26 @@
-"""What must never pass silently in any kind: a format not exercised, one without effect, one that clips."""
+"""What must never pass silently in any kind: a format that no packed cache holds, one not exercised, one
+without effect, one that clips."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from quantkv.arms.arm import Format, parse_format
 from quantkv.errors import QuantKVError
 from quantkv.peers.peer import Peer
 from quantkv.spec.specs import CacheSpec
 
 LOW_PACKED_READ = 0.5
+
+
+def spec_of(label: str, given: Format) -> CacheSpec:
+    """The spec of an arm; QuantKVError for what no packed cache of ours holds."""
+    parsed = parse_format(given)
+    if not isinstance(parsed, CacheSpec):
+        raise QuantKVError(
+            f"{label} is no packed format; retrieval and generation run a real cache: name a preset or a spec"
+        )
+    return parsed
 
 
 def check_exercised(label: str, packed_read: float | None, context: int) -> None:

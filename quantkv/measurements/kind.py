@@ -1,12 +1,14 @@
 """What a kind of measurement says of itself: all that sweeps, reports and comparisons need to treat it.
 
-A kind is one object, in its folder's `kind.py`. It is light: what is heavy is imported inside methods.
+A kind is one object, in its folder's `kind.py`. It is light: its heavy parts lie in other files of the
+folder, and are loaded when they are asked for.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from quantkv.rows import kinds
@@ -18,14 +20,13 @@ if TYPE_CHECKING:
 
     from quantkv import data
     from quantkv.arms.arm import Format
-    from quantkv.rows.axes import Axes
+    from quantkv.rows.axes import Axes, KindSettings
     from quantkv.rows.cell import Cell
-    from quantkv.rows.settings import ModelEntry, Section, TextSettings
+    from quantkv.rows.settings import ModelEntry, TextSettings
     from quantkv.studies.groups import Group
     from quantkv.studies.page import OnPage, RowOnPage
     from quantkv.studies.panel import Panel
 
-Panels = Mapping[str, "Panel"]
 Result = Mapping[str, Any]
 OnCell = Callable[["Cell", Result], None]
 Step = Callable[[str, int, int], None]
@@ -60,10 +61,11 @@ class Loaded(Protocol):
 
 
 class Measurement(ABC):
-    """A kind's cells on one loaded model. What they share is made once and kept here."""
+    """A kind's cells on one loaded model, `asked` for by its section of the sweep. What they share is made
+    once and kept here."""
 
-    def __init__(self, loaded: Loaded) -> None:
-        self.loaded = loaded
+    def __init__(self, loaded: Loaded, asked: Any) -> None:
+        self.loaded, self.asked = loaded, asked
 
     @abstractmethod
     def facts(self, cell: Cell) -> dict[str, Any]:
@@ -72,8 +74,9 @@ class Measurement(ABC):
         or the context does not do, which costs the cell."""
 
     def protocol(self, cell: Cell) -> dict[str, Any]:
-        """What its row says of the protocol beside what was asked."""
-        return {}
+        """What its row says of the protocol beside what was asked: the hash of a `text` in its settings."""
+        text = getattr(self.asked, "text", None)
+        return {} if text is None else {"text_sha256": self.loaded.text(text).sha256}
 
     @abstractmethod
     def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
@@ -82,35 +85,40 @@ class Measurement(ABC):
         word, how far, of how much."""
 
 
+class _InFile:
+    def __init__(self, file: str, name: str) -> None:
+        self.file, self.name = file, name
+
+    def __get__(self, kind: Kind | None, owner: type[Kind]) -> Any:
+        """The part itself where a kind is asked for it: classes are made without loading any."""
+        if kind is None:
+            return self
+        folder = owner.__module__.rpartition(".")[0]
+        return getattr(import_module(f"{folder}.{self.file}"), self.name)
+
+
+def in_file(place: str) -> Any:
+    """A part of a kind by its place in the kind's folder, `file:name`, loaded when it is asked for."""
+    return _InFile(*place.split(":"))
+
+
 class Kind(ReportedKind, ABC):
     """A kind of measurement; `name` is that of its section in a sweep file and in rows."""
 
     @property
     @abstractmethod
-    def settings(self) -> type[Section]:
-        """Its section of a sweep file."""
+    def settings(self) -> type[KindSettings]:
+        """Its section of a sweep file, which says what its cells are."""
 
     @abstractmethod
-    def cells(self, sweep: Axes, model: ModelEntry) -> Iterable[Cell]:
-        """The cells of one model; what is asked in several ways comes several times."""
-
-    def check(self, sweep: Axes) -> None:
-        """Raise QuantKVError for what is wrong with its settings beside the others, such as the contexts."""
-
-    def tokens_after(self, sweep: Axes) -> int:
-        """How many tokens it runs after the largest context."""
-        return 0
-
-    @abstractmethod
-    def open(self, loaded: Loaded) -> Measurement:
-        """Its cells on one loaded model."""
+    def open(self, loaded: Loaded, asked: Any) -> Measurement:
+        """Its cells on one loaded model, asked for by its section of the sweep."""
 
     figures: Mapping[str, str] = {}
     """What each of its figures shows, by name."""
 
-    def panels(self) -> Panels:
-        """How its figures are drawn where it meets others in a study."""
-        return {}
+    panels: Mapping[str, Panel] = {}
+    """How its figures are drawn where it meets others in a study."""
 
     def picture(self, name: str, group: Group) -> Figure:
         """One of its figures, drawn of a table of its own."""
@@ -119,6 +127,7 @@ class Kind(ReportedKind, ABC):
     measured: str = "measured"
     """What was done to a format, for sentences."""
 
+    @property
     def page(self) -> OnPage:
         """What a page says and draws of it where it meets others in a study."""
         from quantkv.studies.page import OnPage

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import DynamicCache
 
-from quantkv.arms.arm import BASELINE, Parsed, Result, spec_text
+from quantkv.arms.arm import BASELINE, Format, Parsed, Result, failure, spec_text, success
 from quantkv.errors import UnsupportedError
 from quantkv.instruments.huggingface import stock_attention
 from quantkv.peers.peer import Peer
 from quantkv.spec.specs import CacheSpec
 from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS
+
+
+@dataclass(slots=True)
+class Running:
+    """An arm that is measured: the seconds it took so far, and what stopped it."""
+
+    label: str
+    given: Format
+    seconds: float = 0.0
+    error: Exception | None = None
+
+    def attempt(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """What a step of the arm gives; an arm that fails is out, the others go on."""
+        if self.error is not None:
+            return None
+        begin = time.perf_counter()
+        try:
+            return step(self, *arguments)
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)
+            self.error = error
+        finally:
+            self.seconds += time.perf_counter() - begin
+        return None
+
+    def result(self, kind: str, section: Result | None, effective: Result | None, **extra: Any) -> Result:
+        """What `on_arm` gets; a failure where there are no numbers."""
+        if self.error is not None or section is None:
+            return failure(kind, self.error or RuntimeError("not measured"), self.seconds)
+        return success(kind, section, effective, self.seconds, **extra)
 
 
 def new_cache(model: Any, parsed: Parsed) -> Any:
@@ -52,6 +86,7 @@ def effective(model: Any, parsed: Parsed, cache: Any = None, **overrides: Any) -
     """The effective section of a row: read from the cache where there is one, not from what was asked."""
     total = model.config.get_text_config().num_hidden_layers
     section: Result = {
+        "notes": [],
         "spec": spec_text(getattr(cache, "spec", parsed)),
         "attn": model.config._attn_implementation,
         "engine": getattr(cache, "engine", "sdpa"),
@@ -59,30 +94,23 @@ def effective(model: Any, parsed: Parsed, cache: Any = None, **overrides: Any) -
         "layers_quantized": getattr(cache, "num_quantized_layers", 0),
         "layers_total": total,
         "saturated": getattr(cache, "saturated", None),
-        "sinks": None,
     }
-    section |= dict.fromkeys(("recent_key", "recent_value", "flush_key", "flush_value"))
     if isinstance(parsed, CacheSpec):
-        section |= {
-            "sinks": parsed.sinks,
-            "recent_key": parsed.key.recent,
-            "recent_value": parsed.value.recent,
-        }
-        section |= {"flush_key": parsed.key.flush, "flush_value": parsed.value.flush}
-    elif parsed == BASELINE:
-        section["attn"] = stock_attention(model)
+        section |= _policy(parsed.sinks, *((own.recent, own.flush) for own in (parsed.key, parsed.value)))
     elif isinstance(parsed, Peer):
-        section |= _effective_peer(model, parsed, cache)
+        section |= _policy() | _effective_peer(model, parsed, cache)
+    elif parsed == BASELINE:
+        section |= _policy() | {"attn": stock_attention(model)}
     else:
-        section |= {
-            "simulated": True,
-            "engine": "reference",
-            "layers_quantized": total,
-            "sinks": DEFAULT_SINKS,
-        }
-        section |= dict.fromkeys(("recent_key", "recent_value"), DEFAULT_RECENT)
-        section |= dict.fromkeys(("flush_key", "flush_value"), DEFAULT_FLUSH)
-    return {"notes": []} | section | overrides
+        section |= _policy(DEFAULT_SINKS, *[(DEFAULT_RECENT, DEFAULT_FLUSH)] * 2)
+        section |= {"simulated": True, "engine": "reference", "layers_quantized": total}
+    return section | overrides
+
+
+def _policy(sinks: int | None = None, key: Any = (None, None), value: Any = (None, None)) -> Result:
+    """Which tokens stay exact; (recent, flush) of keys and of values."""
+    found = {"sinks": sinks, "recent_key": key[0], "recent_value": value[0]}
+    return found | {"flush_key": key[1], "flush_value": value[1]}
 
 
 def _effective_peer(model: Any, peer: Peer, cache: Any) -> Result:

@@ -48,7 +48,7 @@ def kinds_of(figure: str) -> tuple[str, ...]:
 
 def panels() -> dict[str, Panel]:
     """How those of one axes are drawn."""
-    return {name: panel for own in studied() for name, panel in kind(own).panels().items()}
+    return {name: panel for own in studied() for name, panel in kind(own).panels.items()}
 
 
 def figure_title(figure: str, study: Study) -> str:

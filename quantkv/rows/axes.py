@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -41,13 +42,30 @@ class Axes(Section):
         return tuple(kind for kind in measured() if self.section(kind) is not None)
 
     def section(self, kind: str) -> Any:
-        """The settings of a kind, None where it is not measured."""
+        """The settings of a kind, a ``KindSettings``; None where it is not measured."""
         return getattr(self, kind, None)
 
     @property
     def workers(self) -> dict[str, int]:
         """How many cells of a kind run at a time."""
         return {kind: getattr(self.section(kind), "workers", 1) for kind in self.kinds}
+
+
+class KindSettings(Section, ABC):
+    """The section of the kind named `kind` in a sweep file: what is asked of it, and the cells of that."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def cells(self, sweep: Axes, model: ModelEntry) -> Iterable[Cell]:
+        """The cells of one model; what is asked in several ways comes several times."""
+
+    def check(self, sweep: Axes) -> None:
+        """Raise QuantKVError for what is wrong beside other settings of the sweep, such as the contexts."""
+
+    def tokens_after(self, sweep: Axes) -> int:
+        """How many tokens are run after the largest context."""
+        return 0
 
 
 def formats(sweep: Axes, only: Iterable[str] | None = None) -> list[tuple[str, Arm]]:
@@ -72,32 +90,41 @@ def _variant_label(entry: FormatEntry, spec: Arm) -> str:
     return f"{entry.label}+s{spec.sinks}+r{spec.key.recent}+f{spec.key.flush}"
 
 
-def packed_cells(sweep: Axes, model: ModelEntry, kind: str, protocol: Mapping[str, Any]) -> Iterator[Cell]:
-    """A cell for every format that is a packed cache of ours, at every context and seed."""
-    specs = [(label, spec) for label, spec in formats(sweep) if isinstance(spec, CacheSpec)]
-    for seed, context, (label, spec) in itertools.product(sweep.seeds, sweep.contexts, specs):
-        place: dict[str, Any] = {"model": model, "context": context, "seed": seed}
-        yield Cell(kind=kind, label=label, spec=spec, protocol=protocol, **place)
+class PackedSettings(KindSettings):
+    """The section of a kind that runs packed caches of ours, and nothing else."""
+
+    def packed_cells(self, sweep: Axes, model: ModelEntry, protocol: Mapping[str, Any]) -> Iterator[Cell]:
+        """A cell for every such format, at every context and seed."""
+        specs = [(label, spec) for label, spec in formats(sweep) if isinstance(spec, CacheSpec)]
+        for seed, context, (label, spec) in itertools.product(sweep.seeds, sweep.contexts, specs):
+            asked: dict[str, Any] = {"model": model, "label": label, "spec": spec, "protocol": protocol}
+            yield Cell(kind=self.kind, context=context, seed=seed, **asked)
+
+    def check(self, sweep: Axes) -> None:
+        """Raise where there is none to run."""
+        if not any(isinstance(entry.with_policy(), CacheSpec) for entry in sweep.formats):
+            raise QuantKVError(
+                f"{self.kind} runs packed formats only: give one beside the others, such as int4-head"
+            )
 
 
-def machine_cells(sweep: Axes, model: ModelEntry, kind: str, protocol: Mapping[str, Any]) -> Iterator[Cell]:
-    """``DynamicCache`` and every format that the kind's section asks for, at every context and batch size; a
-    seed changes neither bytes nor time, so all seeds share a cell."""
-    arms: list[tuple[str, Arm]] = [(BASELINE, None), *formats(sweep, sweep.section(kind).formats)]
-    for context, batch, (label, spec) in itertools.product(sweep.contexts, sweep.batch_sizes, arms):
-        place: dict[str, Any] = {"model": model, "context": context, "batch": batch, "seed": sweep.seeds[0]}
-        yield Cell(kind=kind, label=label, spec=spec, protocol=protocol, **place)
+class MachineSettings(KindSettings):
+    """The section of a kind of the machine; ``formats`` limits it to some of the sweep's formats."""
 
+    if TYPE_CHECKING:  # a field of each section, which stands behind those of its own
+        formats: OneOrMore[str] | None
 
-def check_packed_formats(sweep: Axes, kind: str) -> None:
-    """Raise where a kind that runs packed caches of ours has none to run."""
-    if not any(isinstance(entry.with_policy(), CacheSpec) for entry in sweep.formats):
-        raise QuantKVError(f"{kind} runs packed formats only: give one beside the others, such as int4-head")
+    def machine_cells(self, sweep: Axes, model: ModelEntry, protocol: Mapping[str, Any]) -> Iterator[Cell]:
+        """``DynamicCache`` and every format asked for, at every context and batch size; a seed changes
+        neither bytes nor time, so all seeds share a cell."""
+        arms: list[tuple[str, Arm]] = [(BASELINE, None), *formats(sweep, self.formats)]
+        for context, batch, (label, spec) in itertools.product(sweep.contexts, sweep.batch_sizes, arms):
+            asked: dict[str, Any] = {"model": model, "label": label, "spec": spec, "protocol": protocol}
+            yield Cell(kind=self.kind, context=context, batch=batch, seed=sweep.seeds[0], **asked)
 
-
-def check_named_formats(sweep: Axes, kind: str) -> None:
-    """Raise where a kind is limited to a format that the sweep has not."""
-    names = [entry.label for entry in sweep.formats]
-    unknown = next((name for name in sweep.section(kind).formats or () if name not in names), None)
-    if unknown is not None:
-        raise QuantKVError(f"{kind}.formats: '{unknown}' is not among formats: {', '.join(names)}")
+    def check(self, sweep: Axes) -> None:
+        """Raise where a format is named that the sweep has not."""
+        names = [entry.label for entry in sweep.formats]
+        unknown = next((name for name in self.formats or () if name not in names), None)
+        if unknown is not None:
+            raise QuantKVError(f"{self.kind}.formats: '{unknown}' is not among formats: {', '.join(names)}")

@@ -92,14 +92,13 @@ def rows_there(folder: Path) -> list[Row]:
 def _known_row(file: Path, warn: Callable[[str], None]) -> Row | None:
     try:
         row = read_row(file)
+        why = None if row else f"is not a quantkv result (schema {SCHEMA}) and is ignored"
     except UnknownKind as error:
-        warn(f"{file.name} {error} and is ignored")
-        return None
+        row, why = None, f"{error} and is ignored"
     except (OSError, ValueError) as error:
-        warn(f"{file.name} is not a whole result file and is ignored ({error})")
-        return None
-    if row is None:
-        warn(f"{file.name} is not a quantkv result (schema {SCHEMA}) and is ignored")
+        row, why = None, f"is not a whole result file and is ignored ({error})"
+    if why:
+        warn(f"{file.name} {why}")
     return row
 
 

@@ -122,15 +122,10 @@ def _check_names(entry: Entry) -> None:
 
 
 def _requested(entry: Entry) -> dict[str, Any]:
-    label = str(entry["format"])
-    asked: dict[str, Any] = {
-        "model": str(entry["model"]),
-        "revision": None,
-        "dtype": str(entry.get("dtype") or "unstated"),
-    }
-    asked |= {"attn": None, "format": label, "spec": f"external:{label}"}
-    asked |= {"context": _count("context", entry["context"]), "batch": _count("batch", entry.get("batch", 1))}
-    return asked | {"seed": 0}
+    label, dtype = str(entry["format"]), str(entry.get("dtype") or "unstated")
+    asked: dict[str, Any] = {"model": str(entry["model"]), "revision": None, "dtype": dtype, "attn": None}
+    asked |= {"format": label, "spec": f"external:{label}"}
+    return asked | {name: _count(name, entry.get(name, 1)) for name in ("context", "batch")} | {"seed": 0}
 
 
 def _row(
@@ -140,15 +135,8 @@ def _row(
     made = {"source": "external", "citation": source}
     content = json.dumps([kind, requested, section, protocol, made], sort_keys=True)
     ran = {"spec": requested["spec"], "engine": "external", "notes": []}
-    return build_row(
-        kind,
-        requested,
-        ran,
-        protocol,
-        section | {"flags": []},
-        made,
-        key=hashlib.sha256(content.encode()).hexdigest(),
-    )
+    key = hashlib.sha256(content.encode()).hexdigest()
+    return build_row(kind, requested, ran, protocol, section | {"flags": []}, made, key=key)
 
 
 def _number(name: str, given: Any) -> float:

@@ -13,8 +13,7 @@ from zipfile import BadZipFile
 
 from quantkv.errors import QuantKVError
 from quantkv.rows.files import Row, UnknownKind, read_row, row_name
-from quantkv.rows.kinds import known
-from quantkv.rows.versions import CODEC_VERSION
+from quantkv.rows.kinds import CODEC_VERSION, known
 
 
 @dataclass(frozen=True)

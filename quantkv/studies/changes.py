@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.instruments.proportions import SIGNIFICANT, paired_p_value
+from quantkv.instruments.statistics import SIGNIFICANT, paired_p_value
 
 WORSE, BETTER, SAME = "worse", "better", "same"
 UNCLEAR, UNJUDGED = "no difference shown", "not judged"

@@ -105,7 +105,7 @@ class Sweep(Axes):
         if twice is not None:
             raise ValueError(f"formats: '{twice}' is given twice; give one of them another name")
         for name in self.kinds:
-            kind(name).check(self)
+            self.section(name).check(self)
         return self
 
     def __reduce__(self) -> Any:

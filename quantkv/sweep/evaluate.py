@@ -14,13 +14,13 @@ from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
 from quantkv.instruments.arguments import distinct, list_of_counts, list_of_names, list_of_shares
 from quantkv.instruments.windows import check_counts
+from quantkv.measurements.checks import spec_of
 from quantkv.measurements.generation.choosing import Choice
-from quantkv.measurements.generation.prompts import PROMPTS
-from quantkv.measurements.kind import Result, kind
-from quantkv.measurements.packed_arms import spec_of
+from quantkv.measurements.generation.settings import PROMPTS
+from quantkv.measurements.kind import Result
 from quantkv.measurements.quality.protocols import Protocol, make_protocol
-from quantkv.measurements.retrieval.questions import DEPTHS, SAMPLES
-from quantkv.measurements.retrieval.tasks import TAIL, task_names
+from quantkv.measurements.retrieval.haystack import TAIL
+from quantkv.measurements.retrieval.tasks import DEPTHS, SAMPLES, task_names
 from quantkv.models import model_identity
 from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row
@@ -149,7 +149,7 @@ def _measured(
     sweep = validate({"schema": 1, "models": entry, "formats": formats} | axes, where="evaluation")
     session = LoadedModel(model, tok, sweep.models[0], sweep, texts())
     with timing.threads(threads):
-        kinds = [kind(name).cells(sweep, sweep.models[0]) for name in sweep.kinds]
+        kinds = [sweep.section(name).cells(sweep, sweep.models[0]) for name in sweep.kinds]
         cells = [cell for own in kinds for cell in distinct_cells(own) if cell.label in arms]
         return Evaluation(_rows(session, cells))
 

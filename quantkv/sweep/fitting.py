@@ -8,7 +8,6 @@ from typing import Any
 
 from quantkv.arms.arm import Arm
 from quantkv.errors import QuantKVError
-from quantkv.measurements.kind import kind
 from quantkv.peers.peer import Peer
 from quantkv.rows.settings import ModelEntry, Policy
 from quantkv.spec.specs import CacheSpec
@@ -90,7 +89,7 @@ def model_config(entry: ModelEntry) -> Any | None:
 
 def tokens_needed(sweep: Sweep) -> int:
     """The longest sequence any cell runs: the largest context and what is scored or decoded after it."""
-    return max(sweep.contexts) + max(kind(name).tokens_after(sweep) for name in sweep.kinds)
+    return max(sweep.contexts) + max(sweep.section(name).tokens_after(sweep) for name in sweep.kinds)
 
 
 def check_limit(config: Any, name: str, sweep: Sweep) -> None:

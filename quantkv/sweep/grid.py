@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.measurements.kind import kind
 from quantkv.rows.cell import Cell
 from quantkv.sweep.config import Sweep
 
@@ -30,7 +29,7 @@ class Block:
 
 def expand(sweep: Sweep) -> list[Cell]:
     """Every cell of the sweep once, model by model, kind by kind."""
-    parts = (kind(name).cells(sweep, model) for model in sweep.models for name in sweep.kinds)
+    parts = (sweep.section(name).cells(sweep, model) for model in sweep.models for name in sweep.kinds)
     return [cell for part in parts for cell in distinct_cells(part, "")]
 
 

@@ -23,11 +23,10 @@ from quantkv.peers.peer import Peer
 from quantkv.peers.versions import check_peer, versions
 from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row
-from quantkv.rows.kinds import known
+from quantkv.rows.kinds import CODEC_VERSION, known
 from quantkv.rows.provenance import provenance
 from quantkv.rows.row import build_row
 from quantkv.rows.settings import ModelEntry, TextSettings
-from quantkv.rows.versions import CODEC_VERSION
 from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.config import Sweep
 from quantkv.sweep.engines import keyed_engine, rules
@@ -51,7 +50,7 @@ class LoadedModel:
         self.config, self.device, self.identity = model.config, model.device, model_identity(model)
         self.text = text
         self.ids = cache(lambda asked: data.tokenize(self.text(asked), self.tokenizer))
-        self.measurement = cache(lambda name: kind(name).open(self))
+        self.measurement = cache(lambda name: kind(name).open(self, sweep.section(name)))
         self._fits: dict[str, Fitted] = {}
 
     @property

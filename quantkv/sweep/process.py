@@ -28,8 +28,7 @@ from typing import Any
 import torch
 
 from quantkv.errors import QuantKVError, UnsupportedError
-from quantkv.instruments.awake import TICK_SECONDS, AwakeClock
-from quantkv.instruments.processes import lifeline
+from quantkv.instruments.processes import TICK_SECONDS, AwakeClock, lifeline
 from quantkv.measurements.kind import OnCell, Result, Step
 from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row

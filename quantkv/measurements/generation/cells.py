@@ -9,19 +9,20 @@ from typing import Any
 
 from torch import Tensor
 
-from quantkv.instruments.digest import digest
+from quantkv.data import bos_id
+from quantkv.instruments.windows import check_counts, digest, make_windows
 from quantkv.measurements.generation.choosing import Choice
-from quantkv.measurements.generation.prompts import make_prompts
 from quantkv.measurements.generation.run import generation_block
-from quantkv.measurements.generation.settings import GenerationSettings
+from quantkv.measurements.generation.settings import PROMPTS, GenerationSettings
 from quantkv.measurements.kind import Loaded, Measurement, OnCell, Step, by_label
 from quantkv.rows.cell import Cell
 
 
 class GenerationCells(Measurement):
-    def __init__(self, loaded: Loaded) -> None:
-        super().__init__(loaded)
-        self.asked: GenerationSettings = loaded.sweep.section("generation")
+    asked: GenerationSettings
+
+    def __init__(self, loaded: Loaded, asked: GenerationSettings) -> None:
+        super().__init__(loaded, asked)
         self.prompts = cache(self._prompts)
 
     def _prompts(self, context: int, seed: int) -> list[Tensor]:
@@ -38,9 +39,6 @@ class GenerationCells(Measurement):
     def facts(self, cell: Cell) -> dict[str, Any]:
         return {"tokens": digest(self.prompts(cell.context, cell.seed))}
 
-    def protocol(self, cell: Cell) -> dict[str, Any]:
-        return {"text_sha256": self.loaded.text(self.asked.text).sha256}
-
     def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
         head, asked = cells[0], self.asked
         choice = Choice(mode=head.part, temperature=asked.temperature, top_p=asked.top_p, seed=head.seed)
@@ -53,3 +51,20 @@ class GenerationCells(Measurement):
             on_arm=by_label(cells, on_cell),
             progress=step,
         )
+
+
+def make_prompts(
+    ids: Tensor,
+    tokenizer: Any,
+    *,
+    context: int,
+    span: int,
+    tokens: int,
+    prompts: int = PROMPTS,
+    seed: int = 0,
+) -> list[Tensor]:
+    """Prompts `[context]` from a text `[T]`, spread over it, that end at the same places for every context up
+    to `span`; room for `tokens` tokens is left between them."""
+    check_counts(tokens=tokens, prompts=prompts)
+    places = make_windows(ids, span=span, score=tokens, windows=prompts, seed=seed, bos_id=bos_id(tokenizer))
+    return [window[:context] for window in places.at(context)]

@@ -41,15 +41,14 @@ class Choice:
         if not 0 < self.top_p <= 1:
             raise QuantKVError(f"top_p must be above 0 and at most 1, got {self.top_p}")
 
-    def chooser(self, model: Any) -> Chooser:
-        return Chooser(self, _ends(model))
-
 
 class Chooser:
     """Chooses tokens; the model's end tokens are never chosen, so that all texts get equally long."""
 
-    def __init__(self, choice: Choice, ends: list[int]) -> None:
+    def __init__(self, choice: Choice, model: Any) -> None:
         self.choice = choice
+        ends = getattr(model.generation_config, "eos_token_id", None)
+        ends = [ends] if isinstance(ends, int) else list(ends or [])
         steps = [SuppressTokensLogitsProcessor(ends)] if ends else []
         if choice.mode == "sample":
             steps += [TemperatureLogitsWarper(choice.temperature), TopPLogitsWarper(choice.top_p)]
@@ -66,8 +65,3 @@ class Chooser:
         """Gumbel noise, made on the CPU so that a device does not change it."""
         generator = torch.Generator().manual_seed(self.choice.seed * 1_000_003 + step)
         return -torch.empty(shape).exponential_(generator=generator).log()
-
-
-def _ends(model: Any) -> list[int]:
-    ends = getattr(model.generation_config, "eos_token_id", None)
-    return [ends] if isinstance(ends, int) else list(ends or [])

@@ -7,29 +7,25 @@ another way cannot tell.
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.arms.arm import Format, OnArm, Progress, Result, failure, success
+from quantkv.arms.arm import Format, OnArm, Progress, Result, ignore
 from quantkv.cache.quantized import QuantizedCache
 from quantkv.decode_exact.one_pass import one_pass
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import TokenScores, check_reference, compare
 from quantkv.instruments.huggingface import attention, check_length, fork, forward
-from quantkv.measurements.checks import check_effect, check_exercised
-from quantkv.measurements.generation.choosing import Choice
-from quantkv.measurements.generation.section import Generation, summarise
-from quantkv.measurements.packed_arms import REFERENCE, reference, spec_of
-from quantkv.measurements.prefill import prefilled
-from quantkv.measurements.running import effective
+from quantkv.measurements.checks import check_effect, check_exercised, spec_of
+from quantkv.measurements.exact import REFERENCE, prefilled, reference
+from quantkv.measurements.generation.choosing import Choice, Chooser
+from quantkv.measurements.generation.section import generation_section
+from quantkv.measurements.running import Running, effective
 from quantkv.spec.specs import CacheSpec
 
 
@@ -40,8 +36,8 @@ def generation_block(
     *,
     tokens: int,
     choice: Choice,
-    on_arm: OnArm | None = None,
-    progress: Progress | None = None,
+    on_arm: OnArm = ignore,
+    progress: Progress = ignore,
 ) -> dict[str, Result]:
     """Generate `tokens` tokens after each prompt, all of one length, with every arm; `on_arm` gets each
     result at once. The first token comes from the exact prefill and is the same for all."""
@@ -52,28 +48,17 @@ def generation_block(
     results = {}
     for label, given in arms.items():
         results[label] = block.result(label, given)
-        if on_arm is not None:
-            on_arm(label, results[label])
+        on_arm(label, results[label])
     return results
-
-
-@dataclass(slots=True)
-class _Along:
-    """One arm taken along the exact text of one prompt."""
-
-    logits: Tensor
-    packed_read: float
 
 
 class _Block:
     """What all arms share: the prefilled prompts, the exact cache's texts, its logits along them."""
 
-    def __init__(
-        self, model: Any, prompts: Tensor, tokens: int, choice: Choice, progress: Progress | None
-    ) -> None:
+    def __init__(self, model: Any, prompts: Tensor, tokens: int, choice: Choice, progress: Progress) -> None:
         self.model, self.prompts, self.tokens = model, prompts, tokens
-        self.choice, self.chooser = choice, choice.chooser(model)
-        self.progress = progress or (lambda what, done, total: None)
+        self.choice, self.chooser = choice, Chooser(choice, model)
+        self.progress = progress
         self.progress("prefill", 0, len(prompts))
         self.cache, self.first = prefilled(model, prompts)
         self.error: QuantKVError | None = None
@@ -86,31 +71,28 @@ class _Block:
         check_reference(self.first, "after the prompts")
         spec = spec_of(REFERENCE, reference(self.model))
         self.texts, _ = self._generate(REFERENCE, spec)
-        self.logits = [self._along(i, spec).logits.cpu() for i in range(len(self.prompts))]
+        self.logits = [self._along(i, spec)[0].cpu() for i in range(len(self.prompts))]
         check_reference(torch.stack(self.logits), "along its own texts")
 
     def result(self, label: str, given: Format) -> Result:
         """A result also where the arm fails."""
-        begin = time.perf_counter()
-        try:
-            if self.error is not None:
-                raise self.error
-            section, ran, texts = self._measure(label, spec_of(label, given))
-        except Exception as error:
-            traceback.clear_frames(error.__traceback__)
-            return failure("generation", error, time.perf_counter() - begin)
-        tokens = {"tokens": {"text": texts.numpy(), "text_ref": self.texts.numpy()}}
-        return success("generation", section.to_dict(), ran, time.perf_counter() - begin, **tokens)
+        arm = Running(label, given, error=self.error)
+        section, ran, texts = arm.attempt(self._measure) or (None, None, None)
+        tokens = {} if texts is None else {"tokens": {"text": texts.numpy(), "text_ref": self.texts.numpy()}}
+        return arm.result("generation", section, ran, **tokens)
 
-    def _measure(self, label: str, spec: CacheSpec) -> tuple[Generation, Result, Tensor]:
-        along = [self._along(i, spec) for i in range(len(self.prompts))]
-        packed_read = sum(a.packed_read for a in along) / len(along)
+    def _measure(self, arm: Running) -> tuple[Result, Result, Tensor]:
+        label, spec = arm.label, spec_of(arm.label, arm.given)
+        along, reads = zip(*(self._along(i, spec) for i in range(len(self.prompts))))
+        packed_read = sum(reads) / len(reads)
         check_exercised(label, packed_read, self.prompts.shape[1])
-        same = all(torch.equal(a.logits.cpu(), ref) for a, ref in zip(along, self.logits))
+        same = all(torch.equal(logits.cpu(), ref) for logits, ref in zip(along, self.logits))
         check_effect(label, spec, same)
-        scores = [self._compared(i, a.logits) for i, a in enumerate(along)]
+        scores = [self._compared(i, logits) for i, logits in enumerate(along)]
         texts, cache = self._generate(label, spec)
-        section = summarise(texts, self.texts, scores, packed_read=packed_read, seed=self.choice.seed)
+        section = generation_section(
+            texts, self.texts, scores, packed_read=packed_read, seed=self.choice.seed
+        )
         return section, effective(self.model, spec, cache, attn="quantkv"), texts
 
     def _compared(self, prompt: int, logits: Tensor) -> TokenScores:
@@ -127,8 +109,9 @@ class _Block:
                 texts.append(self.chooser(logits, step))
         return torch.stack(texts, 1).cpu(), cache
 
-    def _along(self, prompt: int, spec: CacheSpec) -> _Along:
-        """Logits `[N - 1, V]` along the exact text: one pass that equals decoding it token by token."""
+    def _along(self, prompt: int, spec: CacheSpec) -> tuple[Tensor, float]:
+        """Logits `[N - 1, V]` along the exact text of a prompt, in one pass that equals decoding it token by
+        token, and the share of reads that are packed."""
         ids, context, cache = self.texts[prompt, None, :-1], self.prompts.shape[1], None
         keep = ids.shape[1]
         if one_pass(self.model).continues:
@@ -137,7 +120,7 @@ class _Block:
             ids = torch.cat([self.prompts[prompt, None], ids], 1)
         with torch.inference_mode(), simulate(self.model, spec, prefill=context) as simulation:
             logits = forward(self.model, ids, cache, keep=keep)[0]
-        return _Along(logits, simulation.packed_read_fraction)
+        return logits, simulation.packed_read_fraction
 
 
 def _row(cache: DynamicCache, row: int) -> DynamicCache:

@@ -13,22 +13,8 @@ def _memory(record: Record) -> str:
 
 
 COLUMNS = (
-    Column(
-        name="memory",
-        header="memory",
-        unit="MiB",
-        group="size",
-        value="held_bytes",
-        text=led_by("memory", _memory),
-        best="least memory",
-    ),
-    Column(
-        name="memory_ratio",
-        header="memory",
-        unit="× 16-bit",
-        group="size",
-        value="ratio_to_16bit",
-        text=ratio("ratio_to_16bit"),
-        best="least memory",
-    ),
-)
+    Column(name="memory", header="memory", unit="MiB", group="size", value="held_bytes",
+           text=led_by("memory", _memory), best="least memory"),
+    Column(name="memory_ratio", header="memory", unit="× 16-bit", group="size", value="ratio_to_16bit",
+           text=ratio("ratio_to_16bit"), best="least memory"),
+)  # fmt: skip

@@ -9,24 +9,11 @@ import ctypes
 import gc
 import sys
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
-
-
-class Counter(Protocol):
-    """Bytes over the level of `base`: start a phase, end it."""
-
-    name: str
-
-    def start(self) -> None: ...
-
-    def peak(self) -> int | None: ...
-
-    def reserved_peak(self) -> int | None: ...
 
 
 class ResidentSet:
@@ -49,7 +36,7 @@ class ResidentSet:
         high = _status("VmHWM")
         return None if high is None else max(0, high - self.base)
 
-    def reserved_peak(self) -> int | None:
+    def reserved_peak(self) -> None:
         return None
 
 
@@ -62,10 +49,8 @@ class CudaAllocator:
         release_memory()
         torch.cuda.empty_cache()
         self._device = device
-        self.base, self.base_reserved = (
-            torch.cuda.memory_allocated(device),
-            torch.cuda.memory_reserved(device),
-        )
+        self.base = torch.cuda.memory_allocated(device)
+        self.base_reserved = torch.cuda.memory_reserved(device)
 
     def start(self) -> None:
         release_memory()
@@ -78,6 +63,10 @@ class CudaAllocator:
 
     def reserved_peak(self) -> int | None:
         return torch.cuda.max_memory_reserved(self._device) - self.base_reserved
+
+
+Counter = ResidentSet | CudaAllocator
+"""Bytes over the level of `base`: start a phase, then ask."""
 
 
 def counter(device: torch.device) -> Counter:

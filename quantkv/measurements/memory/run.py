@@ -20,8 +20,7 @@ from torch import Tensor
 
 from quantkv.arms.arm import Format, Result, is_function, parse_format, spec_text
 from quantkv.errors import UnsupportedError
-from quantkv.instruments.awake import output
-from quantkv.instruments.processes import lifeline
+from quantkv.instruments.processes import lifeline, output
 from quantkv.measurements.running import check_local
 from quantkv.peers.peer import Peer
 

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from quantkv.instruments.digest import digest
+from quantkv.instruments.windows import digest
 from quantkv.measurements.kind import Loaded, Measurement, OnCell, Step, by_label
 from quantkv.measurements.quality.protocols import Protocol, WindowPlan
 from quantkv.measurements.quality.run import quality_block
-from quantkv.measurements.quality.settings import QualitySettings, contexts
+from quantkv.measurements.quality.settings import QualitySettings
 from quantkv.rows.cell import Cell
 
 
 class QualityCells(Measurement):
-    def __init__(self, loaded: Loaded) -> None:
-        super().__init__(loaded)
-        self.asked: QualitySettings = loaded.sweep.section("quality")
-        self.span = max(contexts(loaded.sweep))
+    asked: QualitySettings
+
+    def __init__(self, loaded: Loaded, asked: QualitySettings) -> None:
+        super().__init__(loaded, asked)
+        self.span = max(self.asked.contexts(loaded.sweep))
         self.plan = cache(self._plan)
 
     def _plan(self, seed: int) -> WindowPlan:
@@ -35,9 +36,9 @@ class QualityCells(Measurement):
         return {"tokens": digest(self.plan(cell.seed).at(cell.context))}
 
     def protocol(self, cell: Cell) -> dict[str, Any]:
-        found = {"text_sha256": self.loaded.text(self.asked.text).sha256, "span": self.span}
         bos = self._protocol(cell.prefill).bos_found(self.loaded.tokenizer)
-        return found | {"bos": bos, "windows": len(self.plan(cell.seed).starts)}
+        found = {"span": self.span, "bos": bos, "windows": len(self.plan(cell.seed).starts)}
+        return super().protocol(cell) | found
 
     def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
         head, plan = cells[0], self.plan(cells[0].seed)

@@ -14,10 +14,6 @@ def _bits(record: Record) -> str:
     return DASH if packed == cache == DASH else f"{packed} / {cache}"
 
 
-def _short_bits(record: Record) -> str:
-    return _bits(record).replace(" ", "")
-
-
 def _perplexity(record: Record) -> str:
     value = record["ppl_ratio"]
     return numbers.fixed(value, 4) if missing(value) or value < 10 else numbers.significant(value)
@@ -40,78 +36,21 @@ def _kl(record: Record) -> str:
     return numbers.compact_interval(record["kl_mean"], record["kl_low"], record["kl_high"])
 
 
-def _short_kl(record: Record) -> str:
-    return numbers.compact(record["kl_mean"])
-
-
 COLUMNS = (
-    Column(
-        name="bits",
-        header="bits",
-        unit="packed / cache",
-        group="size",
-        value="bits_packed",
-        text=_bits,
-        short=_short_bits,
-        best="fewest bits",
-    ),
-    Column(
-        name="published",
-        header="perplexity",
-        unit="as published",
-        group="quality",
-        value="perplexity",
-        text=_published,
-    ),
-    Column(
-        name="ppl",
-        header="perplexity",
-        unit="ratio",
-        group="quality",
-        value="ppl_ratio",
-        text=led_by("quality", _perplexity),
-        best="perplexity ratio closest to 1",
-        badness=distance("ppl_ratio", 1),
-        ends=DELTA[1:],
-    ),
-    Column(
-        name="delta",
-        header="ΔNLL",
-        unit="nats/token",
-        group="quality",
-        value="delta_nll",
-        text=_delta,
-        tight=_tight_delta,
-        best="ΔNLL closest to 0",
-        badness=distance("delta_nll", 0),
-        ends=DELTA[1:],
-    ),
-    Column(
-        name="kl",
-        header="KL",
-        unit="nats/token",
-        group="quality",
-        value="kl_mean",
-        text=_kl,
-        short=_short_kl,
-        best="lowest KL",
-        badness=distance("kl_mean", 0),
-        ends=("kl_low", "kl_high"),
-    ),
-    Column(
-        name="top1",
-        header="top-1",
-        unit="%",
-        group="quality",
-        value="top1_agreement",
-        text=percent("top1_agreement"),
-    ),
-    Column(
-        name="top5",
-        header="top-5",
-        unit="%",
-        group="quality",
-        value="top5_agreement",
-        text=percent("top5_agreement"),
-    ),
-)
+    Column(name="bits", header="bits", unit="packed / cache", group="size", value="bits_packed", text=_bits,
+           short=lambda record: _bits(record).replace(" ", ""), best="fewest bits"),
+    Column(name="published", header="perplexity", unit="as published", group="quality", value="perplexity",
+           text=_published),
+    Column(name="ppl", header="perplexity", unit="ratio", group="quality", value="ppl_ratio",
+           text=led_by("quality", _perplexity), best="perplexity ratio closest to 1",
+           badness=distance("ppl_ratio", 1), ends=DELTA[1:]),
+    Column(name="delta", header="ΔNLL", unit="nats/token", group="quality", value="delta_nll", text=_delta,
+           tight=_tight_delta, best="ΔNLL closest to 0", badness=distance("delta_nll", 0), ends=DELTA[1:]),
+    Column(name="kl", header="KL", unit="nats/token", group="quality", value="kl_mean", text=_kl,
+           short=lambda record: numbers.compact(record["kl_mean"]), best="lowest KL",
+           badness=distance("kl_mean", 0), ends=("kl_low", "kl_high")),
+    Column(name="top1", header="top-1", unit="%", group="quality", value="top1_agreement",
+           text=percent("top1_agreement")),
+    Column(name="top5", header="top-5", unit="%", group="quality", value="top5_agreement",
+           text=percent("top5_agreement")),
+)  # fmt: skip

@@ -8,8 +8,6 @@ windows go by one at a time and all arms finish together.
 from __future__ import annotations
 
 import itertools
-import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +16,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from quantkv.arms.arm import Format, OnArm, Progress, Result, failure, parse_format, success
+from quantkv.arms.arm import Format, OnArm, Progress, Result, ignore, parse_format
 from quantkv.cache.notices import Notices
 from quantkv.decode_exact.simulate import PLAIN_WINDOW
 from quantkv.errors import QuantKVError
@@ -26,13 +24,12 @@ from quantkv.instruments.divergence import check_reference
 from quantkv.instruments.huggingface import check_length
 from quantkv.instruments.windows import scored_length
 from quantkv.measurements.checks import check_effect, check_exercised
-from quantkv.measurements.quality.bf16_twin import bf16_twin, no_bf16_twin
 from quantkv.measurements.quality.bits import cache_figures
-from quantkv.measurements.quality.flags import flagged
 from quantkv.measurements.quality.protocols import Protocol, make_protocol
-from quantkv.measurements.quality.scoring import PreparedWindow, Scorer
-from quantkv.measurements.quality.section import Quality, Tally, summarise
+from quantkv.measurements.quality.scoring import PreparedWindow, Scorer, bf16_twin, no_bf16_twin
+from quantkv.measurements.quality.section import Quality, Tally, flagged, summarise
 from quantkv.measurements.quality.token_by_token import TokenByTokenArm, needs_token_by_token
+from quantkv.measurements.running import Running
 from quantkv.spec.specs import CacheSpec
 
 HOST_SHARE = 0.3
@@ -75,9 +72,9 @@ def quality_block(
     *,
     context: int,
     protocol: str | Mapping[str, Any] | Protocol | None = None,
-    on_arm: OnArm | None = None,
+    on_arm: OnArm = ignore,
     starts: Sequence[int] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore,
     memory_budget: float | None = None,
     keep_tokens: bool = False,
     seed: int = 0,
@@ -91,29 +88,23 @@ def quality_block(
     block = _Block(model, context, make_protocol(protocol), seed, progress, memory_budget)
     results: dict[str, Result] = {}
     for arm in block.run(windows, starts, arms):
-        results[arm.label] = arm.result(keep_tokens)
-        if on_arm is not None:
-            on_arm(arm.label, results[arm.label])
+        results[arm.label] = arm.found(keep_tokens)
+        on_arm(arm.label, results[arm.label])
     return results
 
 
 @dataclass(slots=True)
-class _Arm:
-    label: str
-    spec: Any
+class _Arm(Running):
     tally: Tally = field(default_factory=Tally)
-    seconds: float = 0.0
-    error: Exception | None = None
     by_token: TokenByTokenArm | None = None
     quality: Quality | None = None
     effective: Result | None = None
     saturated: int = 0
 
-    def result(self, keep_tokens: bool) -> Result:
-        if self.quality is None or self.effective is None:
-            return failure("quality", self.error or RuntimeError("not measured"), self.seconds)
-        extra = {"tokens": self.tally.tokens()} if keep_tokens else {}
-        return success("quality", self.quality.to_dict(), self.effective, self.seconds, **extra)
+    def found(self, keep_tokens: bool) -> Result:
+        section = None if self.quality is None else self.quality.to_dict()
+        extra = {"tokens": self.tally.tokens()} if keep_tokens and section else {}
+        return self.result("quality", section, self.effective, **extra)
 
 
 class _Block:
@@ -125,13 +116,13 @@ class _Block:
         context: int,
         protocol: Protocol,
         seed: int,
-        progress: Progress | None = None,
+        progress: Progress = ignore,
         memory_budget: float | None = None,
     ) -> None:
         protocol.check_context(context)
         self.model, self.context, self.protocol, self.seed = model, context, protocol, seed
         self.scorer = Scorer(model, protocol, context)
-        self.progress = progress or (lambda what, done, total: None)
+        self.progress = progress
         self.budget = (
             psutil.virtual_memory().available * HOST_SHARE if memory_budget is None else memory_budget
         )
@@ -189,24 +180,15 @@ class _Block:
         return _Arm(label, ran)
 
     def _attempt(self, arm: _Arm, step: Any, *arguments: Any) -> None:
-        """Run a step of an arm; an arm that fails is out, the others go on."""
-        if arm.error is not None:
-            return
-        begin = time.perf_counter()
-        try:
-            step(arm, *arguments)
-        except Exception as error:
-            traceback.clear_frames(error.__traceback__)
-            arm.error = error
-            if arm.by_token is not None:
-                arm.by_token.close()
-        arm.seconds += time.perf_counter() - begin
+        arm.attempt(step, *arguments)
+        if arm.error is not None and arm.by_token is not None:
+            arm.by_token.close()
 
     def _score(self, arm: _Arm, window: PreparedWindow, where: str) -> None:
         check_reference(window.logits_ref, where)
-        if arm.by_token is None and needs_token_by_token(arm.spec):
-            arm.by_token = TokenByTokenArm(self.model, arm.spec, self.protocol, self.context)
-        scored = arm.by_token.score(window) if arm.by_token else self.scorer.score(window, arm.spec)
+        if arm.by_token is None and needs_token_by_token(arm.given):
+            arm.by_token = TokenByTokenArm(self.model, arm.given, self.protocol, self.context)
+        scored = arm.by_token.score(window) if arm.by_token else self.scorer.score(window, arm.given)
         arm.saturated += scored.saturated
         check_exercised(arm.label, scored.packed_read, self.context)
         arm.tally.add(
@@ -214,16 +196,16 @@ class _Block:
         )
 
     def _finish(self, arm: _Arm) -> None:
-        check_effect(arm.label, arm.spec, arm.tally.identical)
+        check_effect(arm.label, arm.given, arm.tally.identical)
         if arm.by_token is not None:
             bits, arm.effective = arm.by_token.figures(self.lengths)
             arm.by_token.close()
         else:
-            bits, arm.effective = cache_figures(self.model, arm.spec, self.context, self.lengths)
-            arm.effective["saturated"] = None if callable(arm.spec) else arm.saturated
+            bits, arm.effective = cache_figures(self.model, arm.given, self.context, self.lengths)
+            arm.effective["saturated"] = None if callable(arm.given) else arm.saturated
             if arm.saturated:
                 Notices().say("saturated", arm.label)
-        if callable(arm.spec):
+        if callable(arm.given):
             window = self.protocol.overrule_window(PLAIN_WINDOW)
             arm.effective |= {"sinks": window.sinks} | dict.fromkeys(
                 ("recent_key", "recent_value"), window.recent
@@ -234,4 +216,4 @@ class _Block:
         quality = summarise(
             arm.tally, bits=bits, floor_path_kl=self.floor_kl, scale_bf16_kl=scale, seed=self.seed
         )
-        arm.quality = flagged(quality, arm.spec, self.protocol, arm.effective["saturated"])
+        arm.quality = flagged(quality, arm.given, self.protocol, arm.effective["saturated"])

@@ -1,14 +1,25 @@
-"""From per-token scores to the quality section of a result row."""
+"""From per-token scores to the quality section of a row, and what a reader of it must not miss."""
 
+import itertools
 import math
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from quantkv.instruments.divergence import TokenScores
 from quantkv.instruments.statistics import percentile_99, ratio, window_interval
-from quantkv.measurements.quality.positions import by_position
+from quantkv.measurements.checks import beyond_range, few_packed
+from quantkv.measurements.quality.protocols import Protocol
+from quantkv.spec.specs import CacheSpec
+from quantkv.spec.tensors import DEFAULT_FLUSH
+
+BINS = 8
+"""Of offsets in the scored span: does a format lose more the longer decoding goes on?"""
+LARGE_KL = 0.1
+LOW_TOP1 = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +164,59 @@ def summarise(
 
 def _exp(nats: float) -> float:
     return math.inf if nats > 700 else math.exp(nats)
+
+
+def by_position(scores: Sequence[TokenScores], *, seed: int = 0) -> list[dict[str, Any]]:
+    """Mean KL and ΔNLL (nats) of offsets `[start, stop)` after the context, in up to 8 equal bins.
+
+    A window shorter than the others counts in the bins it reaches; intervals are over whole windows.
+    """
+    longest = max(len(window) for window in scores)
+    count = min(BINS, longest)
+    edges = [longest * i // count for i in range(count + 1)]
+    return [_bin(scores, start, stop, seed) for start, stop in itertools.pairwise(edges)]
+
+
+def _bin(scores: Sequence[TokenScores], start: int, stop: int, seed: int) -> dict[str, Any]:
+    reaching = [window for window in scores if len(window) > start]
+    n = np.array([min(len(window), stop) - start for window in reaching])
+    kl = np.array([float(window.kl[start:stop].sum()) for window in reaching])
+    gaps = np.array([float((w.nll[start:stop] - w.nll_ref[start:stop]).sum()) for w in reaching])
+    found: dict[str, Any] = {"start": start, "stop": stop, "n": int(n.sum())}
+    for name, sums in (("kl", kl), ("delta_nll", gaps)):
+        low, high = window_interval(sums, n, seed=seed)
+        mean = "kl_mean" if name == "kl" else name
+        found |= {mean: ratio(sums, n), f"{name}_low": low, f"{name}_high": high}
+    return found
+
+
+def flagged(quality: Quality, spec: Any, protocol: Protocol, saturated: int | None = None) -> Quality:
+    """The quality with everything a reader must not miss in its flags; `saturated` counts stored numbers."""
+    flags = [*_measurement_flags(quality, spec, protocol), *_damage_flags(quality), *beyond_range(saturated)]
+    return replace(quality, flags=[*quality.flags, *flags])
+
+
+def _measurement_flags(quality: Quality, spec: Any, protocol: Protocol) -> list[str]:
+    share = quality.packed_read_fraction
+    flags = [] if share is None else few_packed(share)
+    score = quality.windows[0]["n"]
+    if protocol.whole is None:
+        uneven = [flush for flush in _flushes(spec) if score % flush]
+        flags += [f"{score} scored tokens are no multiple of the flush of {flush}" for flush in uneven]
+    lossy = isinstance(spec, CacheSpec) and not spec.is_raw
+    if lossy and quality.floor_path_kl is not None and quality.kl_mean < quality.floor_path_kl:
+        flags.append("KL below the floor of the arithmetic")
+    return flags
+
+
+def _flushes(spec: Any) -> list[int]:
+    if isinstance(spec, CacheSpec):
+        return sorted({spec.key.flush, spec.value.flush})
+    return [DEFAULT_FLUSH] if callable(spec) else []
+
+
+def _damage_flags(quality: Quality) -> list[str]:
+    if not all(map(math.isfinite, (quality.nll, quality.kl_mean))):
+        return ["NLL or KL is not finite with this format"]
+    flags = [f"KL above {LARGE_KL} nats per token"] if quality.kl_mean > LARGE_KL else []
+    return flags + ([f"top-1 agreement below {LOW_TOP1:.0%}"] if quality.top1_agreement < LOW_TOP1 else [])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, model_validator
 
 from quantkv.measurements.quality.protocols import Protocol, filled
-from quantkv.rows.axes import Axes
-from quantkv.rows.settings import NonNegative, OneOrMore, Positive, Section, TextSettings
+from quantkv.rows.axes import Axes, KindSettings, formats
+from quantkv.rows.cell import Cell
+from quantkv.rows.settings import ModelEntry, NonNegative, OneOrMore, Positive, Section, TextSettings
 from quantkv.wording.suggestions import not_one_of
 
 PREFILLS = ("exact", "final", "stream", "chunk:<tokens>")
@@ -57,14 +60,27 @@ class QualityProtocol(Section):
         return Protocol(**self.model_dump() | {"prefill": prefill})
 
 
-class QualitySettings(Section):
+class QualitySettings(KindSettings):
+    kind = "quality"
     text: TextSettings = TextSettings(source="python-docs")
     protocol: QualityProtocol = QualityProtocol()
 
+    def cells(self, sweep: Axes, model: ModelEntry) -> Iterator[Cell]:
+        whole = self.protocol.whole is not None  # which leaves nothing for a seed to pick
+        seeds = sweep.seeds[:1] if whole else sweep.seeds
+        for prefill, seed, context in product(self.protocol.prefill, seeds, self.contexts(sweep)):
+            protocol = {"text": self.text.label} | self.protocol.with_prefill(prefill).row()
+            place: dict[str, Any] = {"model": model, "context": context, "seed": seed}
+            for label, spec in formats(sweep):
+                yield Cell(kind=self.kind, label=label, spec=spec, protocol=protocol, **place)
 
-def contexts(sweep: Axes) -> list[int]:
-    """All contexts, or only the length of windows scored whole; an error where that is not among them."""
-    protocol = sweep.section("quality").protocol
-    alone = sweep.kinds == ("quality",)
-    found: list[int] = protocol.with_prefill(protocol.prefill[0]).contexts(sweep.contexts, alone=alone)
-    return found
+    def contexts(self, sweep: Axes) -> list[int]:
+        """All contexts, or only the length of windows scored whole; an error where that is not among them."""
+        protocol = self.protocol.with_prefill(self.protocol.prefill[0])
+        return protocol.contexts(sweep.contexts, alone=sweep.kinds == ("quality",))
+
+    def check(self, sweep: Axes) -> None:
+        self.contexts(sweep)
+
+    def tokens_after(self, sweep: Axes) -> int:
+        return self.protocol.score if self.protocol.whole is None else 0

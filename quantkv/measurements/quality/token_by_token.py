@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -207,6 +207,6 @@ def packed_share(cache: Any, kept: list[int], steps: int) -> float:
     return packed / pairs
 
 
-def needs_token_by_token(spec: Any) -> bool:
+def needs_token_by_token(spec: Any) -> TypeGuard[Peer | str]:
     """Whether an arm is measured here rather than by `simulate`."""
     return isinstance(spec, Peer) or spec == BASELINE

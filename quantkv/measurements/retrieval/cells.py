@@ -8,16 +8,17 @@ from functools import cache
 from typing import Any
 
 from quantkv.measurements.kind import Loaded, Measurement, OnCell, Step, by_label
-from quantkv.measurements.retrieval.questions import Question, digest, make_questions
 from quantkv.measurements.retrieval.run import retrieval_block
 from quantkv.measurements.retrieval.settings import RetrievalSettings
+from quantkv.measurements.retrieval.tasks import Question, digest, make_questions
 from quantkv.rows.cell import Cell
 
 
 class RetrievalCells(Measurement):
-    def __init__(self, loaded: Loaded) -> None:
-        super().__init__(loaded)
-        self.asked: RetrievalSettings = loaded.sweep.section("retrieval")
+    asked: RetrievalSettings
+
+    def __init__(self, loaded: Loaded, asked: RetrievalSettings) -> None:
+        super().__init__(loaded, asked)
         self.questions = cache(self._questions)
 
     def _questions(self, task: str, context: int, seed: int) -> list[Question]:
@@ -34,9 +35,6 @@ class RetrievalCells(Measurement):
 
     def facts(self, cell: Cell) -> dict[str, Any]:
         return {"tokens": digest(self.questions(cell.part, cell.context, cell.seed))}
-
-    def protocol(self, cell: Cell) -> dict[str, Any]:
-        return {"text_sha256": self.loaded.text(self.asked.text).sha256}
 
     def measure(self, cells: Sequence[Cell], on_cell: OnCell, step: Step) -> None:
         head = cells[0]

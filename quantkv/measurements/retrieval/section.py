@@ -3,89 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from quantkv.instruments.proportions import SIGNIFICANT, beats_chance, paired_p_value, wilson
-from quantkv.instruments.statistics import window_interval
+from quantkv.instruments.statistics import SIGNIFICANT, beats_chance, paired_p_value, wilson, window_interval
 from quantkv.measurements.checks import few_packed
-from quantkv.measurements.retrieval.answers import Answered
-from quantkv.measurements.retrieval.questions import Question
+from quantkv.measurements.retrieval.tasks import Question
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retrieval:
-    """The retrieval section of a row. Shares of samples with Wilson intervals, log-probabilities in nats per
-    answer with the interval of their paired difference (None below 8 samples).
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """`right`: greedy decoding gives the answer. `log_prob`: nats, of the whole answer. `said`: the most
+    likely token at each of its places."""
 
-    `verdict` is worse, better or no difference shown (exact paired test, 5 %), and None where the exact cache
-    itself does no better than chance: then `inconclusive_because` says so.
-    """
-
-    task: str
-    n: int
-    hits: int
-    exact_match: float
-    exact_match_low: float
-    exact_match_high: float
-    hits_ref: int
-    exact_match_ref: float
-    exact_match_ref_low: float
-    exact_match_ref_high: float
-    chance: float
-    p_value: float
+    right: bool
     log_prob: float
-    log_prob_ref: float
-    delta_log_prob: float
-    delta_log_prob_low: float | None
-    delta_log_prob_high: float | None
-    packed_read_fraction: float
-    conclusive: bool
-    inconclusive_because: str | None
-    verdict: str | None
-    depths: list[dict]
-    answers: list[dict]
-    flags: list[str]
-
-    def to_dict(self) -> dict:
-        return asdict(self)
+    said: Tensor
 
 
-def summarise(
+def retrieval_section(
     questions: Sequence[Question],
     answers: Sequence[Answered],
     reference: Sequence[Answered],
     *,
     packed_read: float,
     seed: int = 0,
-) -> Retrieval:
-    """All estimates over the samples of one task at one context."""
+) -> dict[str, Any]:
+    """All estimates over the samples of one task at one context: shares with Wilson intervals,
+    log-probabilities in nats per answer with the interval of their paired difference (None below 8 samples).
+
+    `verdict` is worse, better or no difference shown (exact paired test, 5 %), and None where the exact cache
+    itself does no better than chance: then `inconclusive_because` says so.
+    """
     n, right, right_ref = len(answers), [a.right for a in answers], [a.right for a in reference]
     gaps = np.array([a.log_prob - r.log_prob for a, r in zip(answers, reference, strict=True)])
     low, high = window_interval(gaps, np.ones(n), seed=seed)
     chance, p_value = max(q.sample.chance for q in questions), paired_p_value(right, right_ref)
     reason = None if beats_chance(sum(right_ref), n, chance) else _at_chance(sum(right_ref), n, chance)
-    return Retrieval(
-        task=questions[0].task,
-        n=n,
+    return {
+        "task": questions[0].task,
+        "n": n,
         **_share("", right),
         **_share("_ref", right_ref),
-        chance=chance,
-        p_value=p_value,
-        log_prob=_mean(answers),
-        log_prob_ref=_mean(reference),
-        delta_log_prob=float(gaps.mean()),
-        delta_log_prob_low=low,
-        delta_log_prob_high=high,
-        packed_read_fraction=packed_read,
-        conclusive=reason is None,
-        inconclusive_because=reason,
-        verdict=_verdict(right, right_ref, p_value) if reason is None else None,
-        depths=_by_depth(questions, answers, reference),
-        answers=[_told(*one) for one in zip(questions, answers, reference)],
-        flags=[*([f"inconclusive: {reason}"] if reason else []), *few_packed(packed_read)],
-    )
+        "chance": chance,
+        "p_value": p_value,
+        "log_prob": _mean(answers),
+        "log_prob_ref": _mean(reference),
+        "delta_log_prob": float(gaps.mean()),
+        "delta_log_prob_low": low,
+        "delta_log_prob_high": high,
+        "packed_read_fraction": packed_read,
+        "conclusive": reason is None,
+        "inconclusive_because": reason,
+        "verdict": _verdict(right, right_ref, p_value) if reason is None else None,
+        "depths": _by_depth(questions, answers, reference),
+        "answers": [_told(*one) for one in zip(questions, answers, reference)],
+        "flags": [*([f"inconclusive: {reason}"] if reason else []), *few_packed(packed_read)],
+    }
 
 
 def _share(suffix: str, right: Sequence[bool]) -> dict:

@@ -24,38 +24,13 @@ def _claimable(name: str, sign: int = 1) -> Score:
 
 
 COLUMNS = (
-    Column(
-        name="decode",
-        header="decode",
-        unit="ms/token",
-        group="speed",
-        value="decode_ms_median",
-        text=led_by("speed", _time("decode_ms_median")),
-        best="shortest time",
-        badness=_claimable("decode_ms_median"),
-        ends=ENDS,
-    ),
-    Column(
-        name="ratio",
-        header="decode time",
-        unit=RATIO,
-        group="speed",
-        value="ratio_to_baseline",
-        text=ratio("ratio_to_baseline"),
-        best="shortest time",
-        badness=_claimable("ratio_to_baseline"),
-        ends=ENDS,
-    ),
-    Column(
-        name="rate",
-        header="decode",
-        unit="tokens/s",
-        group="speed",
-        value="decode_tokens_per_s",
-        text=_time("decode_tokens_per_s"),
-        best="most tokens per second",
-        badness=_claimable("decode_tokens_per_s", -1),
-        ends=ENDS,
-        of_batches=True,
-    ),
-)
+    Column(name="decode", header="decode", unit="ms/token", group="speed", value="decode_ms_median",
+           text=led_by("speed", _time("decode_ms_median")), best="shortest time",
+           badness=_claimable("decode_ms_median"), ends=ENDS),
+    Column(name="ratio", header="decode time", unit=RATIO, group="speed", value="ratio_to_baseline",
+           text=ratio("ratio_to_baseline"), best="shortest time", badness=_claimable("ratio_to_baseline"),
+           ends=ENDS),
+    Column(name="rate", header="decode", unit="tokens/s", group="speed", value="decode_tokens_per_s",
+           text=_time("decode_tokens_per_s"), best="most tokens per second",
+           badness=_claimable("decode_tokens_per_s", -1), ends=ENDS, of_batches=True),
+)  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.arms.arm import BASELINE, Format, OnArm, Progress, Result, failure, parse_format, success
+from quantkv.arms.arm import BASELINE, Format, OnArm, Progress, Result, failure, ignore, parse_format, success
 from quantkv.errors import QuantKVError
 from quantkv.instruments import huggingface as hf
 from quantkv.instruments import timing
@@ -41,8 +41,8 @@ def speed_block(
     fill: str = "prefill",
     threads: int | None = None,
     seed: int = 0,
-    on_arm: OnArm | None = None,
-    progress: Progress | None = None,
+    on_arm: OnArm = ignore,
+    progress: Progress = ignore,
     sync: timing.Sync | None = None,
 ) -> dict[str, Result]:
     """Time prefill, first token and decoding of every arm at `context` cached tokens, beside the baseline.
@@ -59,11 +59,11 @@ def speed_block(
     race = Race(model, feed, context, fill, random.Random(seed), sync or timing.default_sync(model.device))
     lanes = [Lane(label, parse_format(given)) for label, given in arms.items()]
     with timing.threads(threads), torch.inference_mode():
-        race.run(lanes, rounds, block, progress or (lambda what, done, total: None))
+        race.prepare(lanes, progress)
+        race.decode_rounds(rounds, block, progress)
         results = {lane.label: race.result(lane) for lane in lanes}
     for label, result in results.items():
-        if on_arm is not None:
-            on_arm(label, result)
+        on_arm(label, result)
     return results
 
 
@@ -78,13 +78,6 @@ class Lane:
     seconds: float = 0.0
     error: Exception | None = None
 
-    def fresh_cache(self, model: Any) -> Any:
-        return new_cache(model, self.spec)
-
-    def attention(self, model: Any) -> str:
-        """The attention implementation that reads this lane's cache."""
-        return attention_of(model, self.spec)
-
 
 @dataclass
 class Race:
@@ -97,13 +90,8 @@ class Race:
     dice: random.Random
     sync: timing.Sync
 
-    def run(self, lanes: list[Lane], rounds: int, block: int, progress: Progress) -> None:
-        """Warm up, fill and decode all lanes, the baseline among them or beside them."""
-        self.prepare(lanes, progress)
-        self.decode_rounds(rounds, block, progress)
-
     def prepare(self, lanes: list[Lane], progress: Progress) -> None:
-        """Warm up and fill every lane's cache."""
+        """Warm up and fill the cache of every lane, the baseline among them or beside them."""
         self.baseline = next((lane for lane in lanes if lane.spec == BASELINE), Lane(BASELINE, BASELINE))
         self.racing = lanes if self.baseline in lanes else [self.baseline, *lanes]
         self.bandwidth_before = timing.bandwidth_gb_s(self.model.device, self.sync)
@@ -124,7 +112,7 @@ class Race:
     def result(self, lane: Lane) -> Result:
         if lane.error is not None:
             return failure("speed", lane.error, lane.seconds)
-        ran = effective(self.model, lane.spec, lane.cache, attn=lane.attention(self.model))
+        ran = effective(self.model, lane.spec, lane.cache, attn=attention_of(self.model, lane.spec))
         section = speed_section(
             lane.timings,
             self.baseline.timings,
@@ -145,7 +133,7 @@ class Race:
         """Let a lane do a step; a lane that fails is out, unless it is the baseline."""
         begin = time.perf_counter()
         try:
-            with hf.attention(self.model, lane.attention(self.model)):
+            with hf.attention(self.model, attention_of(self.model, lane.spec)):
                 step(lane, *arguments)
         except Exception as error:
             if lane is self.baseline:
@@ -155,7 +143,7 @@ class Race:
 
     def _warm_up(self, lane: Lane) -> None:
         """Prefill and decode a short prompt, so that no measurement sets anything up for the first time."""
-        cache = lane.fresh_cache(self.model)
+        cache = new_cache(self.model, lane.spec)
         prompt = min(self.context, WARM_UP_TOKENS)
         hf.forward(self.model, self.feed[:, :prompt], cache)
         for position in range(prompt, min(prompt + WARM_UP_STEPS, self.feed.shape[1])):
@@ -175,7 +163,7 @@ class Race:
     def prefill(self, lane: Lane) -> None:
         """Give a lane a fresh cache and time how the prompt fills it."""
         lane.cache = None
-        cache = lane.fresh_cache(self.model)
+        cache = new_cache(self.model, lane.spec)
         prompt = self.feed[:, : self.context]
         logits, prefill = timing.timed(lambda: hf.forward(self.model, prompt, cache), self.sync)
         _, choice = timing.timed(lambda: logits[:, -1].argmax(-1).tolist(), self.sync)
@@ -184,7 +172,7 @@ class Race:
         lane.timings.first_token.append(prefill + choice)
 
     def _fill_synthetic(self, lane: Lane) -> None:
-        lane.cache = hf.fill(lane.fresh_cache(self.model), self.model, self.context, len(self.feed))
+        lane.cache = hf.fill(new_cache(self.model, lane.spec), self.model, self.context, len(self.feed))
 
     def _decode(self, lane: Lane, start: int, steps: int) -> None:
         seconds = []

@@ -93,7 +93,7 @@ def _charts(study: Study, sources: Mapping[Cell, list[int]], found: Results) -> 
         for record in study.records():
             at = [n for n in sources.get(cell_of_record(record), []) if found.rows[n]["kind"] == own.name]
             rows.setdefault((record["label"], int(record["context"])), []).extend(at)
-        for chart in own.page().charts:
+        for chart in own.page.charts:
             yield _chart(chart, study, rows, own.remark(study))
 
 

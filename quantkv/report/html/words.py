@@ -49,7 +49,7 @@ def words(study: Study) -> Words:
     here = [max(own, key=_kl) for own in there.values()]
     verdicts = {label: [r["verdict"] for r in own] for label, own in _by_label(records).items()}
     worst = {label: max(own, key=SEVERITY.index) for label, own in verdicts.items()}
-    lead = (sentence for own in on_a_page() for sentence in own.page().lead(here, worst))
+    lead = (sentence for own in on_a_page() for sentence in own.page.lead(here, worst))
     items = [_item(record, worst[record["label"]]) for record in here if record["label"] != BASELINE]
     brackets = not all(missing(record[end]) for record in here for end in ENDS)
     return Words(context, brackets, tuple(filter(None, lead)), tuple(items))
@@ -73,7 +73,7 @@ def _kl(record: Record) -> float:
 
 
 def _item(record: Record, verdict: str) -> Item:
-    found = (own.page().sentence(record) for own in on_a_page())
+    found = (own.page.sentence(record) for own in on_a_page())
     sentences = tuple(sentence for sentence in found if sentence is not None)
     nothing = (Sentence("Nothing was measured here", "."),)
     return Item(record["label"], verdict, BADGES[verdict], sentences or nothing)
@@ -84,7 +84,7 @@ def limits(study: Study, kinds: Iterable[str]) -> list[str]:
     if source := citation(study.rows[0]):
         return [f"From {source}: not measured here, so not to be ranked with what was."]
     records = study.records()
-    said = [(own.timed, limit) for own in on_a_page() for limit in own.page().limits(study)]
+    said = [(own.timed, limit) for own in on_a_page() for limit in own.page.limits(study)]
     found = [limit for timed, limit in said if not timed] + _unmeasured(records)
     found += [] if set(kinds) - set(studied()) else [NO_TASK]
     found += [limit for timed, limit in said if timed]

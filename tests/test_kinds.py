@@ -1,14 +1,18 @@
-"""A kind of measurement from a file of one's own: its rows reach every table, the page and the commands."""
+"""A kind of measurement from a file of one's own: one folder measures it in a sweep, and its rows reach every
+table, the page and the commands."""
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doc_blocks import blocks
 from rich.console import Console
 from rows import quality_row
 from typer.testing import CliRunner
@@ -22,10 +26,15 @@ from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows, write_row
 from quantkv.rows.kinds import REGISTERED
 from quantkv.rows.row import build_row
-from quantkv.sweep.config import Report
+from quantkv.sweep.config import Report, load_config
+from quantkv.sweep.grid import expand
 
+ROOT = Path(__file__).parent.parent
+PAGE = "docs/adding-a-kind.md"
+MOST_LINES = 80
 KIND = """
 from quantkv.measurements.kind import Kind
+from quantkv.rows.axes import KindSettings
 from quantkv.rows.kinds import register_kind
 
 
@@ -33,7 +42,7 @@ class Echo(Kind):
     name = "echo"
     part = "voice"
     metrics = ("echoed", "echo_ms", "kl_mean", "kl_low", "kl_high")
-    settings = cells = open = None
+    settings, open = KindSettings, None
     figures = {"echoes": "Echoes by format."}
 
     def picture(self, name, group):
@@ -54,7 +63,7 @@ def _own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """Known in this test alone, as by `quantkv --import echo.py`."""
     monkeypatch.setattr(REGISTERED, "known", dict(REGISTERED.known))
     monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.setenv(plugins.VARIABLE, "")
     (tmp_path / "echo.py").write_text(KIND)
     import_file(tmp_path / "echo.py")
     yield
@@ -81,7 +90,59 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> str:
-    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    words = list(map(str, arguments))
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200", "NO_COLOR": "1"}, catch_exceptions=False)
+    return result.output
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the page prints: a kind in a file, and a sweep that names it."""
+    folder = tmp_path / "example"
+    folder.mkdir()
+    for block, name in zip(blocks(ROOT, PAGE), ("agreement.py", "sweep.yaml"), strict=True):
+        (folder / name).write_text(block.text)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.long("a sweep, with a worker that loads transformers")
+def test_a_kind_is_a_folder_of_few_lines_and_reaches_everything(example: Path) -> None:
+    assert sum(len(file.read_text().splitlines()) for file in example.iterdir()) <= MOST_LINES
+    assert "2 cells measured" in run("sweep", "sweep.yaml", "--out", "rows")
+    rows = read_rows(example / "rows")
+    assert {(row["kind"], row["requested"]["format"], row["status"]) for row in rows} == {
+        ("agreement", "int4-head", "ok"),
+        ("agreement", "kivi-2", "ok"),
+    }
+    report, shares = example / "rows" / "report", [row["agreement"]["agreement"] for row in rows]
+    assert all(0 < share <= 1 for share in shares)
+    assert "| context | format | agreement (%) |" in (report / "agreement.md").read_text()
+    assert r"256 & int4-head & " in (report / "agreement.tex").read_text()
+    assert ",agreement," in (report / "agreement.csv").read_text()
+    assert "2 agreement" in (report / "report.html").read_text()
+    assert "2 rows, 2 ok" in run("results", "rows", "--kind", "agreement")
+    shutil.copytree("rows", "again")
+    assert "2 pairs of rows: 2 same" in run("compare", "rows", "again")
+
+
+def test_a_package_offers_a_kind(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = example / "agreement-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agreement\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[quantkv.kinds]\nagreement = agreement\n")
+    monkeypatch.syspath_prepend(str(example))
+    monkeypatch.setattr(REGISTERED, "_asked", False)
+    (example / "sweep.yaml").write_text(
+        (example / "sweep.yaml").read_text().replace("import: agreement.py\n", "")
+    )
+    sweep = load_config("sweep.yaml")
+    monkeypatch.delitem(sys.modules, "agreement")
+    assert REGISTERED.origin("agreement").name == "package agreement"
+    assert [(cell.kind, cell.label) for cell in expand(sweep)] == [
+        ("agreement", "int4-head"),
+        ("agreement", "kivi-2"),
+    ]
 
 
 def test_its_table_has_its_numbers_by_name_in_every_form(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The exact prompt that all arms of a measurement begin from."""
+"""The exact cache that formats are measured against: the prompt that all begin from, and the exact format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.quantized import QuantizedCache
 from quantkv.instruments.huggingface import attention, forward, keeping_cache, stock_attention
+
+REFERENCE = "exact"
+
+
+def reference(model: Any) -> str:
+    """The exact format; where every layer of a model slides it packs those, or it would pack none."""
+    layers = QuantizedCache(model.config, f"{REFERENCE}+sliding").layers
+    return REFERENCE if any(type(layer) is QuantizedLayer for layer in layers) else f"{REFERENCE}+sliding"
 
 
 def prefilled(model: Any, ids: Tensor) -> tuple[DynamicCache, Tensor]:

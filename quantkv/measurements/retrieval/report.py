@@ -1,12 +1,13 @@
-"""The table of retrieval: a line per task, context and format."""
+"""What is said of retrieval: its table, how its numbers were made, what changed between two rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from quantkv.instruments.proportions import SIGNIFICANT
+from quantkv.instruments.statistics import SIGNIFICANT
+from quantkv.studies.changes import Change, tested
 from quantkv.studies.column import KindColumn, Record, Text, percent
-from quantkv.studies.study import Row, protocol_of
+from quantkv.studies.pairs import Row, moved, paired, same_samples, unpaired
 from quantkv.wording import numbers
 from quantkv.wording.parts import text_words
 
@@ -37,17 +38,20 @@ def _verdict(section: Record) -> str:
     return str(section["verdict"] or "inconclusive")
 
 
-COLUMNS = (
-    KindColumn("right (%)", "right %", _share(""), "exact_match"),
-    KindColumn("exact cache (%)", "exact %", _share("_ref")),
-    KindColumn("p", "p", _p_value),
-    KindColumn("Δ log-prob (nats/answer)", "Δlogp", _log_prob),
-    KindColumn("packed reads (%)", "packed %", percent("packed_read_fraction")),
-    KindColumn("verdict", "verdict", _verdict),
-)
+def table() -> tuple[KindColumn, ...]:
+    return (
+        KindColumn("right (%)", "right %", _share(""), "exact_match"),
+        KindColumn("exact cache (%)", "exact %", _share("_ref")),
+        KindColumn("p", "p", _p_value),
+        KindColumn("Δ log-prob (nats/answer)", "Δlogp", _log_prob),
+        KindColumn("packed reads (%)", "packed %", percent("packed_read_fraction")),
+        KindColumn("verdict", "verdict", _verdict),
+    )
 
 
 def caption(rows: Sequence[Row]) -> str:
+    from quantkv.studies.study import protocol_of
+
     said = protocol_of(rows[0])
     depths = ", ".join(f"{depth:g}" for depth in said.get("depths") or [])
     return (
@@ -56,3 +60,15 @@ def caption(rows: Sequence[Row]) -> str:
         f"{said.get('tail')} tokens; right: greedy decoding gives the whole answer, with Wilson 95 % "
         "intervals; p: exact paired test against the exact cache on the same questions."
     )
+
+
+def changes(a: Row, b: Row) -> Iterator[Change | None]:
+    ra, rb = a["retrieval"], b["retrieval"]
+    ours, theirs = ra["answers"], rb["answers"]
+    if not same_samples(a, b, "depth", ours, theirs):
+        yield unpaired("exact_match", "share", (ra, rb), "samples", more_is_worse=False)
+        return
+    right = [[answer["right"] for answer in answers] for answers in (ours, theirs)]
+    yield tested("exact_match", "share", ra["exact_match"], rb["exact_match"], right)
+    gains, one_each = moved("log_prob", ours, theirs), [1] * len(ours)
+    yield paired("log_prob", "nats/answer", (ra, rb), gains, one_each, "samples", more_is_worse=False)

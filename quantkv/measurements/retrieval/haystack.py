@@ -1,4 +1,4 @@
-"""What a retrieval task is: a context of an exact number of tokens, a question, and the answer to follow.
+"""What tasks of retrieval are made of: a context of an exact number of tokens, a question, and the answer.
 
 The context is made of token ids, piece by piece, never by tokenizing the whole again, so that its length and
 the places of its facts are exact. What the answer needs lies between the first `HEAD` tokens and the last
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,16 +39,6 @@ class Sample:
     answer: Tensor
     place: tuple[int, int]
     chance: float
-
-
-class Task(Protocol):
-    """One kind of question, made from a seed. A new task is a class with these two, and `register_task`."""
-
-    @property
-    def name(self) -> str: ...
-
-    def make(self, haystack: Haystack, depth: float, seed: str) -> Sample:
-        """A sample whose fact begins at `depth`: 0 is the first legal place, 1 the last."""
 
 
 class Haystack:
@@ -86,6 +76,14 @@ class Haystack:
         ids = start + text.around(before, place - HEAD, dice) + fact
         ids += text.around(after, stop - len(ids), dice) + text.take(self.tail)
         return torch.tensor(ids), (place, place + len(fact))
+
+    def sample(
+        self, built: tuple[Tensor, tuple[int, int]], question: str, answer: str, chance: float
+    ) -> Sample:
+        """What is asked of a context that was built, in words."""
+        context, place = built
+        asked, right = (torch.tensor(self.encode(text)) for text in (question, answer))
+        return Sample(context=context, question=asked, answer=right, place=place, chance=chance)
 
     def _place(self, size: int, depth: float) -> int:
         if not 0 <= depth <= 1:
@@ -146,8 +144,3 @@ def _shared_out(
         sides[side].append(piece)
         room[side] -= len(piece)
     return sides
-
-
-def number(dice: random.Random) -> str:
-    """Five digits, the first not zero."""
-    return str(dice.randint(10_000, 99_999))
