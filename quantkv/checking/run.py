@@ -20,6 +20,7 @@ from quantkv.measurements.inside.layer_errors import packs
 from quantkv.measurements.inside.prediction import predicted_damage
 from quantkv.measurements.quality.bits import bits_packed
 from quantkv.measurements.quality.run import quality_block
+from quantkv.rows.row import strict_json
 from quantkv.spec.specs import CacheSpec
 
 SCORED_SHARE = 8
@@ -65,13 +66,8 @@ class FormatCheck:
             "findings": [{"verdict": f.verdict.word, "words": f.words} for f in self.findings],
             "reasons": self.reasons,
             "advice": self.advice,
-            **{name: _finite(figure) for name, figure in self.figures.items()},
+            **strict_json(self.figures),
         }
-
-
-def _finite(figure: float | None) -> float | None:
-    """JSON has no word for NaN or infinity."""
-    return figure if figure is not None and math.isfinite(figure) else None
 
 
 @dataclass(slots=True)

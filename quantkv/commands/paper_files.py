@@ -29,7 +29,7 @@ def write_paper(
     folder: Path,
     *,
     warn: Callable[[str], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
     """All studies below ``folder``, in the order of their names; returns the paths written.
 
@@ -41,9 +41,8 @@ def write_paper(
     studies = [place for place in places if any((place / ROWS).glob("*.json"))]
     if not studies:
         raise QuantKVError(f"no study in {folder}: a study is a folder with result rows in {ROWS}/")
-    if tell is not None:
-        for place in (place for place in places if place not in studies):
-            tell(f"{place}: no rows in {ROWS}/, nothing made")
+    for place in (place for place in places if place not in studies):
+        tell(f"{place}: no rows in {ROWS}/, nothing made")
     written, problems = list[Path](), list[str]()
     for study in studies:
         try:
@@ -65,10 +64,9 @@ def settings_of(study: Path) -> Report:
         raise QuantKVError("\n".join(f"{path}: {line}" for line in lines(error, Report))) from None
 
 
-def _write_study(study: Path, tell: Callable[[str], None] | None) -> list[Path]:
+def _write_study(study: Path, tell: Callable[[str], None]) -> list[Path]:
     options: dict[str, Any] = settings_of(study).model_dump()
-    if tell is not None:
-        options["tell"] = lambda line: tell(f"{study}: {line}")
+    options["tell"] = lambda line: tell(f"{study}: {line}")
     rows = read_rows(study / ROWS, warn=_refuse)
     return write_report(rows, study / OUT, inspections=inspections_in(study), **options)
 

@@ -100,13 +100,10 @@ class QuantKVLM(HFLM):
                 results = answer([requests[place] for place in own], disable_tqdm=disable_tqdm)
             for place, result in zip(own, results, strict=True):
                 answers[place] = result
-            self._complain()
+            reads = self.reads[task]
+            if reads.complaint:
+                log.log(logging.WARNING if reads.packed else logging.ERROR, "%s: %s", task, reads.complaint)
         return answers
-
-    def _complain(self) -> None:
-        reads = self.reads[self._task]
-        if reads.complaint:
-            log.log(logging.WARNING if reads.packed else logging.ERROR, "%s: %s", self._task, reads.complaint)
 
     def _loglikelihood_tokens(
         self,

@@ -100,17 +100,9 @@ class LoadedModel:
         if own := rules(cell.spec):
             made["rules"] = {name: f"{origin.name} {origin.version}" for name, origin in own.items()}
         made |= {"codecs": CODEC_VERSION, "keyed": cell.keyed(self.facts(cell))}
-        return build_row(
-            cell.kind,
-            cell.requested(),
-            self._effective(cell, result.get("effective")),
-            protocol,
-            result.get(cell.kind),
-            made,
-            key=key,
-            status=result["status"],
-            reason=result.get("reason"),
-        )
+        effective, section = self._effective(cell, result.get("effective")), result.get(cell.kind)
+        outcome = {"key": key, "status": result["status"], "reason": result.get("reason")}
+        return build_row(cell.kind, cell.requested(), effective, protocol, section, made, **outcome)
 
     def _effective(self, cell: Cell, effective: Mapping[str, Any] | None) -> dict[str, Any]:
         """With a note for what was asked and did nothing, and for layers that stayed exact."""

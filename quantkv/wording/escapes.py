@@ -46,11 +46,7 @@ def one_line(text: str) -> str:
 
 def visible(text: str) -> str:
     """With the code points of what cannot be seen, or would move a terminal's cursor."""
-    return "".join(code_point(c) if _is_unseen(c) else c for c in text)
-
-
-def _is_unseen(character: str) -> bool:
-    return character in TURNING or unicodedata.category(character) in UNSEEN
+    return "".join(code_point(c) if c in TURNING or unicodedata.category(c) in UNSEEN else c for c in text)
 
 
 def code_point(character: str) -> str:
