@@ -48,9 +48,7 @@ class Commands(TyperGroup):
             return super().main(*arguments, **options)
         except (BrokenPipeError, SystemExit) as ending:
             # typer and rich end with 1 where the reader of a help text is gone
-            if not isinstance(ending, BrokenPipeError) and not isinstance(
-                ending.__context__, BrokenPipeError
-            ):
+            if not any(isinstance(error, BrokenPipeError) for error in (ending, ending.__context__)):
                 raise
             drop_output()
             raise SystemExit(READER_GONE) from None
