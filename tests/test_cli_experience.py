@@ -272,12 +272,14 @@ def test_a_sweep_on_a_dumb_terminal_prints_plain_lines(tmp_path: Path, config: P
     assert "[0/1] quality  context 128  int8-head" in text and "1 cells measured" in text
 
 
+@pytest.mark.long("starts commands")
 def test_tables_on_a_dumb_terminal_are_whole() -> None:
     code, text = on_a_terminal("dumb", "formats")
     assert code == 0 and is_plain(text)
     assert "…" not in text and "channel (32 tokens) / token (32 channels)" in text
 
 
+@pytest.mark.long("starts a command")
 def test_output_that_is_no_terminal_is_plain(tmp_path: Path) -> None:
     write_row(quality_row("int4-head", 512) | {"key": "a" * 64}, tmp_path)
     line = [sys.executable, "-m", "quantkv.commands.cli", "watch", str(tmp_path)]

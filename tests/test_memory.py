@@ -29,6 +29,7 @@ def job(**changes):
     return base | {"ids": None, "phases": ["prefill", "decode"], "threads": None} | changes
 
 
+@pytest.mark.long("starts workers")
 def test_a_worker_measures_a_format_in_a_process_of_its_own():
     answer = memory_cell(OPTIONS, "int4-head+r8+f16", context=200, steps=2, ids=torch.arange(250))
     found = answer["memory"]
@@ -106,6 +107,7 @@ print(meter.peak() / 2**20)
 """
 
 
+@pytest.mark.long("starts a process")
 @pytest.mark.skipif(not can_reset, reason="this system has no resettable high-water mark")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other settings")
 def test_holes_that_nothing_fits_into_are_in_no_peak():
@@ -135,6 +137,7 @@ memory_cell({"name": "random-llama"}, "dynamic", context=64, steps=100_000)
 """
 
 
+@pytest.mark.long("starts a worker")
 def test_a_worker_ends_with_its_parent_and_leaves_no_folder(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     parent = subprocess.Popen([sys.executable, "-c", PARENT], env=environment)

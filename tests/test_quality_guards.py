@@ -75,6 +75,7 @@ def test_evaluate_tells_int2_from_exact():
     assert int2["kl_mean"] > 1e-6 and int2["nll"] != exact["nll"] and exact["kl_mean"] == 0
 
 
+@pytest.mark.long("starts a worker")
 def test_a_sweep_tells_int2_from_exact(tmp_path: Path):
     (tmp_path / "words.txt").write_text(WORDS)
     sweep = {

@@ -187,6 +187,7 @@ def test_an_absent_extra_is_one_line_with_the_command(
     assert f"pip install 'quantkv[{name}]'" in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.long("starts a sweep")
 def test_no_executor_is_imported_by_a_local_sweep() -> None:
     code = (
         "import sys, quantkv.sweep.run, quantkv.sweep.process; "

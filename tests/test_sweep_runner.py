@@ -296,6 +296,7 @@ def wait_for_rows(child: subprocess.Popen[str], out: Path, count: int) -> None:
     assert child.poll() is None and len(names(out)) >= count
 
 
+@pytest.mark.long("starts a sweep to kill")
 def test_after_a_kill_only_unfinished_cells_run(tmp_path: Path) -> None:
     child = start_child(tmp_path, pause=0.3)
     wait_for_rows(child, tmp_path, 5)
@@ -309,6 +310,7 @@ def test_after_a_kill_only_unfinished_cells_run(tmp_path: Path) -> None:
     assert finished <= names(tmp_path) and len(names(tmp_path)) == TOTAL
 
 
+@pytest.mark.long("starts a sweep to end")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_sweep_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     child = start_child(tmp_path, pause=0.3)

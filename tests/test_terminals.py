@@ -47,6 +47,7 @@ def test_every_character_is_printed_somehow(encoding: str, monkeypatch: pytest.M
     assert written.getvalue().decode(encoding) == plain[encoding]
 
 
+@pytest.mark.long("starts a command")
 def test_a_plan_on_a_terminal_of_another_time() -> None:
     variables = {"PYTHONIOENCODING": "ascii", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = quantkv("plan", "random-llama", "-f", "int4-head", "--memory", "1GB")
@@ -61,6 +62,7 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long("starts a command")
 def test_a_sweep_goes_on_when_its_reader_goes(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     command = quantkv("sweep", config(tmp_path), "--out", tmp_path / "r")
@@ -73,6 +75,7 @@ def test_a_sweep_goes_on_when_its_reader_goes(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "r")) == 4 and (tmp_path / "r" / "report" / "table.md").exists()
 
 
+@pytest.mark.long("starts commands")
 def test_another_command_ends_with_its_reader(tmp_path: Path) -> None:
     run_sweep(sweep(tmp_path), measure=FakeMeasure(), console=Console(file=io.StringIO()))
     # rich, and click; and help, which is printed before a command begins

@@ -92,6 +92,7 @@ def test_a_step_costs_no_more_operations_late_than_early(text: str, tiny_llama: 
 BLOCKED = ("quantkv._native", "datasets", "matplotlib", "triton", "numba", "hqq", "optimum")
 
 
+@pytest.mark.long("imports torch and transformers anew")
 def test_import_and_a_cache_need_nothing_optional() -> None:
     """As if every optional package were broken: a cache works, on the PyTorch engine."""
     code = f"""

@@ -244,6 +244,7 @@ def watching(folder: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
+@pytest.mark.long("starts a command")
 def test_a_log_gets_plain_lines_until_the_sweep_ends(tmp_path: Path) -> None:
     fill(tmp_path)
     with Claims(tmp_path) as claims:
@@ -259,6 +260,7 @@ def test_a_log_gets_plain_lines_until_the_sweep_ends(tmp_path: Path) -> None:
     assert all(character.isprintable() or character == "\n" for character in first + rest)
 
 
+@pytest.mark.long("starts a command")
 def test_ctrl_c_ends_it_with_130(tmp_path: Path) -> None:
     fill(tmp_path)
     with Claims(tmp_path), watching(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -269,6 +271,7 @@ def test_ctrl_c_ends_it_with_130(tmp_path: Path) -> None:
         assert process.stderr.read() == "quantkv: interrupted\n"
 
 
+@pytest.mark.long("starts a command")
 @pytest.mark.parametrize(("term", "control"), [("xterm", True), ("dumb", False)])
 def test_a_terminal_is_redrawn_unless_it_is_dumb(tmp_path: Path, term: str, control: bool) -> None:
     fill(tmp_path)
