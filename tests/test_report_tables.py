@@ -191,6 +191,13 @@ def test_a_format_alone_among_its_bits_has_beaten_nobody() -> None:
     assert bold_kl([point("int4-head", 4.0, 1e-2, None, None), point("mine", 3.9, 1e-3, None, None)]) == set()
 
 
+def test_a_simulated_format_is_ranked_with_nothing() -> None:
+    rows = [point("kivi-4", 5.0, 0.004, 0.0035, 0.0045), point("int4-head", 4.5, 0.006, 0.0055, 0.0065)]
+    better = point("mine", 4.8, 0.001, 0.0009, 0.0011)
+    assert bold_kl([*rows, better]) == {"mine"}
+    assert bold_kl([*rows, better | {"effective": better["effective"] | {"simulated": True}}]) == {"kivi-4"}
+
+
 def test_reference_engine_times_are_never_the_best() -> None:
     rows = [
         speed_row("int8-head", 512, values={"decode_ms_median": 10.0}, engine="native"),
