@@ -127,5 +127,5 @@ def _line(ax: Axes, curve: Curve, style: Style, shift: Transform) -> Line2D:
 def _crosses(ax: Axes, curve: Curve, color: str, shift: Transform) -> None:
     """A failed cell leaves a cross on the lower edge, never a point at a value."""
     (crosses,) = ax.plot(curve.failed, [0.0] * len(curve.failed), marker="x", markersize=4, linewidth=0)
-    crosses.set(color=color, clip_on=False, zorder=4, gid=f"failed:{curve.label}")
-    crosses.set_transform(blended_transform_factory(shift, ax.transAxes))
+    edge = blended_transform_factory(shift, ax.transAxes)
+    crosses.set(color=color, clip_on=False, zorder=4, gid=f"failed:{curve.label}", transform=edge)

@@ -53,7 +53,9 @@ class Description:
 
 def describe_cache(model: str, text: str, context: int) -> Description:
     """What a cache holds after ``context`` tokens, from a model's configuration alone where it has one."""
-    spec, config = parse_spec(text), _config(model)
+    spec, config = parse_spec(text), config_alone(model)
+    if config is None:
+        config = load_model(model)[0].config
     cache = QuantizedCache(config, spec)
     half = 2 * _fill(cache, config, context)
     return Description(
@@ -68,11 +70,6 @@ def describe_cache(model: str, text: str, context: int) -> Description:
         effective_bits=cache.effective_bits if cache.num_quantized_layers else None,
         layers=cache.describe().reset_index().to_dict("records"),
     )
-
-
-def _config(model: str) -> Any:
-    config = config_alone(model)
-    return load_model(model)[0].config if config is None else config
 
 
 def _fill(cache: Any, config: Any, context: int) -> int:

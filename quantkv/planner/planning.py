@@ -120,8 +120,9 @@ def plan(
     limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     at = _count("context", min(CONTEXT, limit or CONTEXT) if context is None else context)
     found = Memory(_bytes(memory), "given") if memory is not None else machine_memory()
-    held_as, weights = _weights(shape, config, weights_dtype)
-    room = found.nbytes - _bytes(allowance) - weights
+    held_as, weights, note = _weights(shape, config, weights_dtype)
+    left = _bytes(allowance)
+    room = found.nbytes - left - weights
     rows = [_row(config, shape, spec, at, _count("batch", batch), room) for spec in _formats(formats)]
     kinds = [_kind(layer) for layer in shape.layers]
     return Plan(
@@ -130,14 +131,14 @@ def plan(
         parameters=shape.parameters,
         weights_dtype=held_as,
         weights_bytes=weights,
-        weights_note=_note(shape, config) if weights_dtype is None else "",
+        weights_note=note,
         stored=describe_precision(config),
         dtype=_name(run_as),
         layers={kind: kinds.count(kind) for kind in dict.fromkeys(kinds)},
         position_limit=limit,
         memory_bytes=found.nbytes,
         memory_where=found.where,
-        allowance_bytes=_bytes(allowance),
+        allowance_bytes=left,
         context=at,
         batch=batch,
         rows=tuple(row for row, _ in rows),
@@ -226,15 +227,12 @@ def model_dtype(name: str | None, config: PreTrainedConfig) -> torch.dtype:
     return getattr(torch, found) if isinstance(found, str) else found
 
 
-def _weights(shape: ModelShape, config: PreTrainedConfig, given: str | float | None) -> tuple[str, int]:
-    """How the weights are held, and their bytes."""
-    if given is None and shape.stored_nbytes is not None:
-        bits = 8 * shape.stored_nbytes / shape.parameters
-        return f"{describe_precision(config)}, {bits:.2f} bits per parameter", shape.stored_nbytes
+def _weights(shape: ModelShape, config: PreTrainedConfig, given: str | float | None) -> tuple[str, int, str]:
+    """How the weights are held, their bytes, and what to know of those that are stored quantized."""
     if given is None:
-        return _name(shape.dtype), shape.unpacked_nbytes
+        return _stored_weights(shape, config)
     if given in DTYPES:
-        return str(given), probe(config, DTYPES[str(given)]).unpacked_nbytes
+        return str(given), probe(config, DTYPES[str(given)]).unpacked_nbytes, ""
     try:
         bits = float(given)
     except ValueError:
@@ -242,23 +240,20 @@ def _weights(shape: ModelShape, config: PreTrainedConfig, given: str | float | N
     if isinstance(given, bool) or not 0 < bits <= 64:
         legal = f"{', '.join(DTYPES)}, or bits per parameter such as 4.5"
         raise QuantKVError(f"weights-dtype {given!r}; legal: {legal}")
-    return f"{bits:g} bits", -int(-shape.parameters * bits // 8)
+    return f"{bits:g} bits", -int(-shape.parameters * bits // 8), ""
 
 
-def _note(shape: ModelShape, config: PreTrainedConfig) -> str:
-    """What to know of weights that are stored quantized."""
+def _stored_weights(shape: ModelShape, config: PreTrainedConfig) -> tuple[str, int, str]:
+    method, dtype, unpacked = describe_precision(config), _name(shape.dtype), shape.unpacked_nbytes
     if quantization_of(config) is None:
-        return ""
-    method, dtype = describe_precision(config), _name(shape.dtype)
+        return dtype, unpacked, ""
     if shape.stored_nbytes is None:
-        return (
-            f"stored as {method}, of whose bits nothing is known here: the weights are counted in {dtype}; "
-            "--weights-dtype takes bits per parameter"
-        )
-    return (
-        f"the weights are counted as stored ({method}); where transformers unpacks them they take "
-        f"{both_sizes(shape.unpacked_nbytes)} (--weights-dtype {dtype})"
-    )
+        note = f"stored as {method}, of whose bits nothing is known here: the weights are counted in {dtype}"
+        return dtype, unpacked, f"{note}; --weights-dtype takes bits per parameter"
+    note = f"the weights are counted as stored ({method}); where transformers unpacks them they take "
+    note += f"{both_sizes(unpacked)} (--weights-dtype {dtype})"
+    bits = 8 * shape.stored_nbytes / shape.parameters
+    return f"{method}, {bits:.2f} bits per parameter", shape.stored_nbytes, note
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+import psutil
+import torch
+
 from quantkv.errors import QuantKVError
 from quantkv.wording.numbers import significant
 
@@ -54,9 +57,6 @@ def both_sizes(nbytes: float) -> str:
 
 def machine_memory() -> Memory:
     """All memory of the first GPU, else what this process may use of the machine's."""
-    import psutil
-    import torch
-
     if torch.cuda.is_available():
         device = torch.cuda.get_device_properties(0)
         return Memory(device.total_memory, device.name)
@@ -67,9 +67,6 @@ def machine_memory() -> Memory:
 
 def free_memory() -> Memory:
     """What is free now of the first GPU, else of the memory this process may use."""
-    import psutil
-    import torch
-
     if torch.cuda.is_available():
         return Memory(torch.cuda.mem_get_info(0)[0], torch.cuda.get_device_name(0))
     free, limit, used = psutil.virtual_memory().available, _group("memory.max"), _group("memory.current")

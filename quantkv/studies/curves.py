@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,33 +12,18 @@ from quantkv.drawing.style import BASELINE, rank
 from quantkv.studies.kind import reported
 from quantkv.studies.study import Study
 
-Values = Callable[[pd.DataFrame], pd.Series]
+MIB = 2.0**-20
 
 
 @dataclass(frozen=True)
 class Metric:
-    """How a summary gives a value and its interval, and which kind of cell measured it."""
+    """How a summary gives a value and its interval, as terms of its columns that pandas evaluates, and which
+    kind of cell measured it."""
 
     kind: str
-    value: Values
-    low: Values | None = None
-    high: Values | None = None
-
-
-def column(name: str, scale: float = 1.0) -> Values:
-    return lambda frame: frame[name] * scale
-
-
-def exp_of(name: str) -> Values:
-    return lambda frame: np.exp(frame[name])
-
-
-def rate_of(name: str) -> Values:
-    """Tokens per second from milliseconds per step of the whole batch."""
-    return lambda frame: 1000 * frame["batch"] / frame[name]
-
-
-MIB = 2.0**-20
+    value: str
+    low: str = ""
+    high: str = ""
 
 
 def curves(study: Study, metric: Metric) -> list[Curve]:
@@ -74,7 +58,7 @@ def contexts_of(study: Study) -> list[int]:
 
 def _curve(label: str, frame: pd.DataFrame, metric: Metric) -> Curve:
     made = {"value": metric.value, "low": metric.low, "high": metric.high}
-    measured = frame.assign(**{name: make(frame) if make else np.nan for name, make in made.items()})
+    measured = frame.assign(**{name: frame.eval(term) if term else np.nan for name, term in made.items()})
     means = measured.dropna(subset=["value"]).groupby("context")[list(made)].mean()
     contexts = [int(context) for context in means.index]
     status = frame[f"{metric.kind}_status"]

@@ -10,13 +10,13 @@ from quantkv.drawing.axes import context_axis, log_axis
 from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import draw_curves, side_steps
 from quantkv.drawing.style import DOTTED, GREY, Style
-from quantkv.studies.curves import MIB, Metric, column, contexts_of, curves, per_context
+from quantkv.studies.curves import MIB, Metric, contexts_of, curves, per_context
 from quantkv.studies.panel import Panel
 from quantkv.studies.study import Study
 
 THIN = 0.7
-HELD = Metric("memory", column("held_bytes", MIB))
-PREDICTED = Metric("memory", column("predicted_bytes", MIB))
+HELD = Metric("memory", "held_bytes / 2**20")
+PREDICTED = Metric("memory", "predicted_bytes / 2**20")
 
 
 def memory(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:

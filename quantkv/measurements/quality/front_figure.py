@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from quantkv.drawing.legend import Legend
 from quantkv.drawing.style import GREY, Style, rank
-from quantkv.measurements.quality.kl_figure import LABEL, bounds, kl_scale, lifted
+from quantkv.measurements.quality.kl_figure import LABEL, bounds, kl_scale
 from quantkv.studies.study import Study
 
 PAD = 0.06
@@ -73,7 +73,7 @@ def pareto(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> 
 
 def _stairs(ax: Axes, found: Sequence[Point], bottom: float, legend: Legend) -> None:
     """A front of one point has no step: its two sides bound what that point beats."""
-    places = [(point.bits, lifted(point.kl, bottom)) for point in pareto_front(found)]
+    places = [(point.bits, max(point.kl, bottom)) for point in pareto_front(found)]
     if len(places) == 1:
         ((bits, kl),) = places
         places = [(bits, ax.get_ylim()[1]), (bits, kl), (ax.get_xlim()[1], kl)]
@@ -85,8 +85,7 @@ def _stairs(ax: Axes, found: Sequence[Point], bottom: float, legend: Legend) -> 
 def _draw(ax: Axes, point: Point, style: Style, bottom: float) -> None:
     look: dict[str, Any] = {"color": style.color, "marker": style.marker, "markersize": style.size + 0.8}
     look |= {"markeredgecolor": "white", "markeredgewidth": 0.4, "clip_on": False, "zorder": 3}
-    ax.plot([point.bits], [lifted(point.kl, bottom)], linestyle="none", gid=f"format:{point.label}", **look)
+    ax.plot([point.bits], [max(point.kl, bottom)], linestyle="none", gid=f"format:{point.label}", **look)
     if point.low == point.low and point.high == point.high:
-        ends = lifted(point.low, bottom), lifted(point.high, bottom)
-        bars = ax.vlines(point.bits, *ends, color=style.color, linewidth=0.8, zorder=2.5)
-        bars.set_gid(f"interval:{point.label}")
+        ends, gid = (max(point.low, bottom), max(point.high, bottom)), f"interval:{point.label}"
+        ax.vlines(point.bits, *ends, color=style.color, linewidth=0.8, zorder=2.5, gid=gid)

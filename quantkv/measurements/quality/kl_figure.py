@@ -3,18 +3,18 @@ place for what rounding took to 0."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from quantkv.drawing.axes import context_axis, log_axis
 from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import draw_curves
 from quantkv.drawing.style import DOTTED, GREY, Style
-from quantkv.studies.curves import Metric, column, contexts_of, curves, per_context
+from quantkv.studies.curves import Metric, contexts_of, curves, per_context
 from quantkv.studies.study import CAUTION_KL, UNFIT_KL, Study
 from quantkv.wording.numbers import compact
 
@@ -23,29 +23,29 @@ DECADES_TO_FLOOR = 2.0
 BELOW = 3.0
 LOWER_RIGHT = (0.98, 0.04)
 LABEL = "KL to exact cache (nats)"
-KL = Metric("quality", column("kl_mean"), column("kl_low"), column("kl_high"))
+KL = Metric("quality", "kl_mean", "kl_low", "kl_high")
 
 
 def kl(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
     """Mean KL, with the bounds of caution and unfitness and the floor of the code path."""
     found = curves(study, KL)
-    values = [value for curve in found for part in (curve.values, curve.low, curve.high) for value in part]
+    values = [value for curve in found for value in curve.extent()]
     positive = [value for value in values if value > 0]
     context_axis(ax, contexts_of(study))
     floor = _floor(ax, study, min(positive, default=CAUTION_KL), legend)
     bottom = kl_scale(ax, [*values, *floor], [value for curve in found for value in curve.values], legend)
-
-    def up(values: Sequence[float]) -> list[float]:
-        return [lifted(value, bottom) for value in values]
-
-    shown = [replace(own, values=up(own.values), low=up(own.low), high=up(own.high)) for own in found]
+    shown = []
+    for curve in found:
+        values, low, high = np.maximum([curve.values, curve.low, curve.high], bottom).tolist()
+        shown.append(replace(curve, values=values, low=low, high=high))
     draw_curves(ax, shown, styles, legend)
     bounds(ax)
     ax.set_ylabel(LABEL)
 
 
 def kl_scale(ax: Axes, values: Sequence[float], means: Sequence[float], legend: Legend) -> float:
-    """A log axis around ``values``; returns the height at which a mean of 0 or less is drawn."""
+    """A log axis around ``values``; returns the height at which a KL is drawn that rounding took to 0 or
+    below."""
     positive = [value for value in values if value > 0]
     bottom = min([*positive, UNFIT_KL]) / BELOW
     log_axis(ax, positive)
@@ -53,11 +53,6 @@ def kl_scale(ax: Axes, values: Sequence[float], means: Sequence[float], legend: 
         ax.set_ylim(bottom=bottom)
         legend.note("on the lower edge: KL of 0 within rounding", color=GREY, linewidth=0)
     return bottom
-
-
-def lifted(value: float, bottom: float) -> float:
-    """A KL that rounding took to zero or below is drawn on the lower edge of the log axis."""
-    return value if math.isnan(value) else max(value, bottom)
 
 
 def bounds(ax: Axes) -> None:

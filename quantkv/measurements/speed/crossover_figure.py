@@ -117,8 +117,8 @@ def _draw(ax: Axes, row: float, crossing: Crossing, style: Style, legend: Legend
     first, last = crossing.contexts[0], crossing.contexts[-1]
     if not math.isnan(crossing.low) and not math.isnan(crossing.high):
         ends = [min(max(end, first), last) for end in (crossing.low, crossing.high)]
-        bar = ax.hlines(row, *ends, color=style.color, linewidth=0.8, zorder=2.5)
-        bar.set_gid(f"interval:{crossing.label}")
+        gid = f"interval:{crossing.label}"
+        ax.hlines(row, *ends, color=style.color, linewidth=0.8, zorder=2.5, gid=gid)
     for place, marker, end in ((first, "<", 0.0), (last, ">", math.inf)):
         if end in (crossing.low, crossing.middle, crossing.high):
             ax.plot([place], [row], marker=marker, markersize=3, gid=f"beyond:{crossing.label}", **look)

@@ -11,12 +11,13 @@ from quantkv.drawing.lines import draw_curves
 from quantkv.drawing.style import Style
 from quantkv.measurements.speed.crossover_figure import crossings, crossover, rows_height
 from quantkv.measurements.speed.drift import mark_drifts
-from quantkv.studies.curves import Metric, column, curves, rate_of, with_baseline
+from quantkv.studies.curves import Metric, curves, with_baseline
 from quantkv.studies.panel import Panel
 from quantkv.studies.study import Study
 
-MILLISECONDS = Metric("speed", column("decode_ms_median"), column("decode_ms_p10"), column("decode_ms_p90"))
-RATE = Metric("speed", column("decode_tokens_per_s"), rate_of("decode_ms_p90"), rate_of("decode_ms_p10"))
+MILLISECONDS = Metric("speed", "decode_ms_median", "decode_ms_p10", "decode_ms_p90")
+RATE = Metric("speed", "decode_tokens_per_s", "1000 * batch / decode_ms_p90", "1000 * batch / decode_ms_p10")
+"""Tokens per second, from milliseconds per step of the whole batch."""
 
 
 def decode_ms(ax: Axes, study: Study, styles: dict[str, Style], legend: Legend) -> None:
