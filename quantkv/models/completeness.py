@@ -31,24 +31,18 @@ def check_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
     if getattr(model, "_hf_peft_config_loaded", False):
         refuse_adapter(name)
     missing = sorted(key for key in info["missing_keys"] if not COMPUTED.search(key))
-    sizes = {
-        key: f"{key} {_shape(held)} for {_shape(wanted)}" for key, held, wanted in info["mismatched_keys"]
-    }
+    sizes = {f"{key} {_shape(held)} for {_shape(wanted)}" for key, held, wanted in info["mismatched_keys"]}
     unexpected = sorted(info["unexpected_keys"])
     strange = [key for key in unexpected if _matters(model, key)]
     if missing or sizes or strange:
-        lists = {"missing": missing, "of another shape": sorted(sizes.values())}
+        lists = {"missing": missing, "of another shape": sorted(sizes)}
         lists["not the model's"] = unexpected if missing else strange
         parts = [f"{len(keys)} {what} ({_some(keys)})" for what, keys in lists.items() if keys]
-        raise QuantKVError(
-            f"{name} is not the whole of a {type(model).__name__}: weights are {', '.join(parts)}; "
-            f"{_advice(missing, unexpected)}"
-        )
+        trouble = f"{name} is not the whole of a {type(model).__name__}: weights are {', '.join(parts)}"
+        raise QuantKVError(f"{trouble}; {_advice(missing, unexpected)}")
     if unexpected:
-        say(
-            f"{name}: {len(unexpected)} weights are left out, as the model has no place for them: "
-            f"{_some(unexpected)}"
-        )
+        left_out = f"{len(unexpected)} weights are left out, as the model has no place for them"
+        say(f"{name}: {left_out}: {_some(unexpected)}")
     _check_finite(name, model)
 
 
@@ -86,18 +80,16 @@ def _module_of(model: Any, key: str) -> str:
     prefix = model.base_model_prefix
     for path in (key, f"{prefix}.{key}", key.removeprefix(f"{prefix}.")):
         parts = path.split(".")[:-1]
-        found = next(
-            (".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in known), ""
-        )
-        if found:
-            return found
+        while parts and ".".join(parts) not in known:
+            parts.pop()
+        if parts:
+            return ".".join(parts)
     return ""
 
 
 def _advice(missing: list[str], unexpected: list[str]) -> str:
-    prefixes = {
-        key.removesuffix(lacking) for key in unexpected for lacking in missing if key.endswith(lacking)
-    }
+    pairs = ((key, lacking) for key in unexpected for lacking in missing if key.endswith(lacking))
+    prefixes = {key.removesuffix(lacking) for key, lacking in pairs}
     if len(prefixes) == 1:
         return f"its names begin with {prefixes.pop()!r}: save the model itself, not what wraps it"
     if any("lora_" in key or ".base_layer." in key for key in unexpected):

@@ -140,19 +140,15 @@ def _left_out(reader: Any, model: Any) -> str:
 
 
 def _check_positions(path: Path, reader: Any, config: Any) -> None:
-    if (scaled := _scaled_positions(reader)) and not _scales_positions(config):
-        raise UnsupportedError(
-            f"{path} scales its positions ({scaled}), which transformers does not read from such files; "
-            "load the original checkpoint"
-        )
-
-
-def _scaled_positions(reader: Any) -> str | None:
-    """The tensor or the setting of a file that scales rotary positions."""
+    """Raise where a tensor or a setting of the file scales rotary positions and the model does not."""
     fields = {name: field for name, field in reader.fields.items() if name.endswith(".rope.scaling.type")}
-    names = [name for name, field in fields.items() if field.contents() != "none"]
-    names += [tensor.name for tensor in reader.tensors if ROPE_TENSOR.match(tensor.name)]
-    return next(iter(names), None)
+    scaled = [name for name, field in fields.items() if field.contents() != "none"]
+    scaled += [tensor.name for tensor in reader.tensors if ROPE_TENSOR.match(tensor.name)]
+    if scaled and not _scales_positions(config):
+        trouble = (
+            f"{path} scales its positions ({scaled[0]}), which transformers does not read from such files"
+        )
+        raise UnsupportedError(f"{trouble}; load the original checkpoint")
 
 
 def _scales_positions(config: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -47,12 +47,7 @@ class Source:
 def model_identity(model: Any) -> dict[str, str | None]:
     """``model``, ``revision``, ``weights`` (own precision), ``fingerprint`` (config and weights)."""
     source = getattr(model, "_quantkv_source", None) or _source_of_foreign(model)
-    return {
-        "model": source.model,
-        "revision": source.revision,
-        "weights": source.weights,
-        "fingerprint": fingerprint(model),
-    }
+    return asdict(source) | {"fingerprint": fingerprint(model)}
 
 
 def fingerprint(model: Any) -> str:

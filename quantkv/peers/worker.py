@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 Run = tuple[Tensor, list[tuple[int, int]]]
+HELD = ("keys", "values")
 SKIPPED = (str, bytes, int, float, bool, type, torch.dtype, torch.device, torch.nn.Module)
 
 
@@ -107,7 +108,7 @@ def kept_tokens(cache: Any) -> list[int]:
 
 def exact_bytes(cache: Any) -> int:
     """Bytes of keys and values that the layers hold as plain floats: not quantized at all, or not yet."""
-    held = (getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values"))
+    held = (getattr(layer, name, None) for layer in cache.layers for name in HELD)
     return sum(t.untyped_storage().nbytes() for t in held if isinstance(t, Tensor) and t.dim() == 4)
 
 
@@ -180,10 +181,7 @@ def answer(model: Any, recipe: dict[str, Any], request: dict[str, Any]) -> dict[
     elif request["what"] == "prefill":
         cache = prefill(model, new_cache(recipe, model.config), recipe, ids, calls)
         numbers["kept"] = kept_tokens(cache)
-        pairs = [(layer.keys, layer.values) for layer in cache.layers]
-        found = {
-            f"{name}.{i}": t for i, pair in enumerate(pairs) for name, t in zip(("keys", "values"), pair)
-        }
+        found = {f"{name}.{i}": getattr(x, name) for i, x in enumerate(cache.layers) for name in HELD}
     else:
         logits, numbers = decode(model, new_cache(recipe, model.config), recipe, ids, calls, first)
         found = {"logits": logits}
