@@ -21,7 +21,7 @@ from quantkv.comparison.table import comparison_lines
 from quantkv.errors import QuantKVError
 from quantkv.instruments.statistics import wilson
 from quantkv.rows.files import write_row
-from quantkv.studies.intervals import Estimate, unpaired_difference, unpaired_factor
+from quantkv.studies.changes import Estimate, unpaired_difference, unpaired_factor
 
 Row = dict[str, Any]
 TOKENS = 128

@@ -14,6 +14,7 @@ from quantkv.comparison.outcome import Comparison, Pair
 from quantkv.studies.changes import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Change
 from quantkv.wording.numbers import DASH, compact, compact_interval, significant, with_interval
 from quantkv.wording.parts import asked_of, differing, short, subject_of, title, told
+from quantkv.wording.streams import bare_table
 
 VERDICTS = (WORSE, BETTER, UNCLEAR, SAME, UNJUDGED)
 STYLES = {WORSE: "bold red", BETTER: "green"}
@@ -47,12 +48,12 @@ def comparison_lines(found: Comparison) -> Iterator[RenderableType]:
 
 
 def _table(pairs: Sequence[Pair]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     where = [name for name in differing(pair.a for pair in pairs) if name not in TOLD_ELSEWHERE]
     intervals = any(change.low is not None for pair in pairs for change in pair.changes)
-    numbers = ["A", "B", "change [95 %]" if intervals else "change"]
-    for name in ("kind", *where, "format", "context", "number", *numbers, "verdict", "from"):
-        table.add_column(name, no_wrap=True, justify="right" if name in numbers else "left")
+    words = ("kind", *where, "format", "context", "number")
+    numbers = ("A", "B", "change [95 %]" if intervals else "change")
+    judged = ("verdict", "from")
+    table = bare_table([*words, *numbers, *judged], left=[*words, *judged])
     for pair in pairs:
         for change in pair.changes:
             if change.verdict != SAME:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from quantkv.rows.cell import Cell
     from quantkv.rows.settings import ModelEntry, TextSettings
     from quantkv.studies.groups import Group
-    from quantkv.studies.page import OnPage, RowOnPage
-    from quantkv.studies.panel import Panel
+    from quantkv.studies.page import OnPage, Panel, RowOnPage
 
 Result = Mapping[str, Any]
 OnCell = Callable[["Cell", Result], None]

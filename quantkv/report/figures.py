@@ -12,7 +12,7 @@ from quantkv.rows import kinds
 from quantkv.studies.kind import studied
 
 if TYPE_CHECKING:
-    from quantkv.studies.panel import Panel
+    from quantkv.studies.page import Panel
     from quantkv.studies.study import Study
 
 FILES = ("png", "pdf", "svg")

@@ -45,10 +45,12 @@ def _compose(found: Sequence[Study], names: Sequence[str], titles: Sequence[str]
     """A panel of each study; titles where there are several."""
     specs = {k: v for study in found for k, v in zip(study.frame["label"], study.frame["spec"])}
     styles, legend = styles_for([BASELINE, *specs], specs), Legend()
+    inches = [panels()[name].inches for name in names]
+    heights = [own(study) if own else PANEL_HEIGHT[width] for own, study in zip(inches, found)]
     columns = 2 if len(names) > 1 and width == "two-column" else 1
     lines = -(-len(names) // columns)
     with matplotlib.rc_context(RC):
-        figure = blank(width, lines * max(_height(study, name, width) for study, name in zip(found, names)))
+        figure = blank(width, lines * max(heights))
         axes = figure.subplots(lines, columns, squeeze=False).ravel()
         for study, name, ax in zip(found, names, axes):
             panels()[name].draw(ax, study, styles, legend)
@@ -58,8 +60,3 @@ def _compose(found: Sequence[Study], names: Sequence[str], titles: Sequence[str]
             ax.remove()
         place_legends(figure, legend, styles)
     return figure
-
-
-def _height(study: Study, name: str, width: str) -> float:
-    own = panels()[name].inches
-    return own(study) if own else PANEL_HEIGHT[width]

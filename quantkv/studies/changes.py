@@ -1,14 +1,26 @@
-"""One number in two rows, and what may be said of the difference."""
+"""One number in two rows, and what may be said of the difference: paired where both measured the very same
+samples, else from the interval that each row has of its own.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantkv.instruments.statistics import SIGNIFICANT, paired_p_value
+from quantkv.instruments.statistics import (
+    MIN_WINDOWS,
+    SIGNIFICANT,
+    Interval,
+    paired_p_value,
+    ratio,
+    window_interval,
+)
 
+Row = Mapping[str, Any]
+Section = Mapping[str, Any]
+NATS = "nats/token"
 WORSE, BETTER, SAME = "worse", "better", "same"
 UNCLEAR, UNJUDGED = "no difference shown", "not judged"
 
@@ -36,7 +48,7 @@ def with_interval(
     metric: str,
     unit: str,
     values: tuple[Any, Any],
-    interval: tuple[float | None, float | None],
+    interval: Interval,
     how: str,
     *,
     change: float | None = None,
@@ -104,3 +116,86 @@ def _verdict(low: float | None, high: float | None, neutral: float, slack: float
     if high < neutral - slack:
         return BETTER if more_is_worse else WORSE
     return UNCLEAR
+
+
+def paired(
+    metric: str,
+    unit: str,
+    sections: tuple[Section, Section],
+    sums: Sequence[float],
+    counts: Sequence[float],
+    what: str,
+    **judged: Any,
+) -> Change:
+    """From the sums of b − a, sample by sample."""
+    few = f", fewer than {MIN_WINDOWS}: no interval" if len(sums) < MIN_WINDOWS else ""
+    values = (sections[0][metric], sections[1][metric])
+    interval, how = window_interval(sums, counts), f"paired over {len(sums)} {what}{few}"
+    return with_interval(metric, unit, values, interval, how, change=ratio(sums, counts), **judged)
+
+
+def unpaired(metric: str, unit: str, sections: tuple[Section, Section], what: str, **judged: Any) -> Change:
+    """From the interval that each row has of its own."""
+    values = (sections[0].get(metric), sections[1].get(metric))
+    interval = unpaired_difference(*(estimate(metric, section) for section in sections))
+    how = f"unpaired, other {what}" + (": no interval" if interval[0] is None else "")
+    return with_interval(metric, unit, values, interval, how, **judged)
+
+
+def estimate(metric: str, section: Section, stem: str | None = None) -> Estimate:
+    stem = stem or metric.removesuffix("_mean")
+    return Estimate(number(section.get(metric)), section.get(f"{stem}_low"), section.get(f"{stem}_high"))
+
+
+def moved(name: str, ours: Sequence[Section], theirs: Sequence[Section]) -> list[float]:
+    return [number(y[name]) - number(x[name]) for x, y in zip(ours, theirs)]
+
+
+def number(value: Any) -> float:
+    """A null of a row is a number that was not finite."""
+    return float("nan") if value is None else float(value)
+
+
+def text_of(row: Row) -> tuple[Any, Any]:
+    protocol = row.get("protocol") or {}
+    return row["requested"].get("model"), protocol.get("text_sha256") or protocol.get("text")
+
+
+def same_samples(a: Row, b: Row, name: str, ours: Sequence[Section], theirs: Sequence[Section]) -> bool:
+    """Whether questions or prompts are the same ones: a text, a seed and a context make them."""
+    asked = [[row["requested"].get(key) for key in ("seed", "context")] for row in (a, b)]
+    same = asked[0] == asked[1] and text_of(a) == text_of(b) and bool(ours)
+    return same and [sample[name] for sample in ours] == [sample[name] for sample in theirs]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its 95 % interval; None where there is none."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def unpaired_difference(a: Estimate, b: Estimate) -> Interval:
+    """95 % interval of b − a from the intervals of independent estimates (Zou & Donner 2008, "MOVER"): each
+    side adds the distances of the two limits that move it, in squares. Of Wilson intervals it makes
+    Newcombe's interval of a difference of shares. (None, None) where an estimate has no interval."""
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return None, None
+    change = b.value - a.value
+    low = change - math.hypot(b.value - b.low, a.high - a.value)
+    high = change + math.hypot(b.high - b.value, a.value - a.low)
+    return low, high
+
+
+def unpaired_factor(a: Estimate, b: Estimate) -> Interval:
+    """The same for b / a, on a logarithmic scale; all values are positive."""
+    low, high = unpaired_difference(_log(a), _log(b))
+    return (None, None) if low is None or high is None else (math.exp(low), math.exp(high))
+
+
+def _log(x: Estimate) -> Estimate:
+    if x.low is None or x.high is None or min(x.value, x.low) <= 0:
+        return Estimate(math.nan, None, None)
+    return Estimate(math.log(x.value), math.log(x.low), math.log(x.high))

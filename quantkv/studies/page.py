@@ -1,16 +1,23 @@
-"""What the page of a report says and draws of a kind of measurement."""
+"""What figures and the page of a report draw and say of a kind of measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantkv.drawing.lines import Curve
 from quantkv.studies.column import Record
 from quantkv.studies.curves import per_context
 from quantkv.studies.study import Row, Study
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from quantkv.drawing.legend import Legend
+    from quantkv.drawing.style import Style
+
+Draw = Callable[["Axes", "Study", dict[str, "Style"], "Legend"], None]
 RowOnPage = tuple[int, str, Row]
 """Its number on the page, the label of its format, and the row."""
 Guides = list[dict[str, Any]]
@@ -25,6 +32,31 @@ class Sentence:
 
     def __str__(self) -> str:
         return self.first + self.rest
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A figure of a study: one axes, and nothing of the legend inside. It is drawn from one of these
+    ``numbers`` of a summary, or from what ``holds`` looks for.
+
+    ``title`` stands above it where a figure has several; ``inches`` is its height where its rows decide that.
+    ``interval`` is the number of a summary that says whether there are intervals, and ``bars`` what a caption
+    then says of them.
+    """
+
+    draw: Draw
+    numbers: tuple[str, ...] = ()
+    title: str = ""
+    holds: Callable[[Study], bool] | None = None
+    inches: Callable[[Study], float] | None = None
+    interval: str = ""
+    bars: str = ", with intervals."
+
+    def can_draw(self, study: Study) -> bool:
+        """Whether the study holds at least one number for it."""
+        if self.holds is not None:
+            return self.holds(study)
+        return any(study.frame[name].notna().any() for name in self.numbers)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quantkv.studies.changes import Change, single
+from quantkv.studies.changes import NATS, Change, Row, moved, paired, same_samples, single, unpaired
 from quantkv.studies.column import KindColumn, Record, percent
-from quantkv.studies.pairs import NATS, Row, moved, paired, same_samples, unpaired
 from quantkv.wording import numbers
 from quantkv.wording.parts import text_words
 

@@ -11,7 +11,7 @@ from quantkv.drawing.legend import Legend
 from quantkv.drawing.lines import draw_curves, side_steps
 from quantkv.drawing.style import DOTTED, GREY, Style
 from quantkv.studies.curves import MIB, Metric, contexts_of, curves, per_context
-from quantkv.studies.panel import Panel
+from quantkv.studies.page import Panel
 from quantkv.studies.study import Study
 
 THIN = 0.7

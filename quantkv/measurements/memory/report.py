@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quantkv.studies.changes import Change, exact, single
-from quantkv.studies.pairs import Row
+from quantkv.studies.changes import Change, Row, exact, single
 from quantkv.wording.parts import listed
 
 

@@ -17,7 +17,7 @@ from quantkv.errors import QuantKVError
 from quantkv.measurements.quality.front_figure import pareto, points
 from quantkv.measurements.quality.kl_figure import LABEL, kl
 from quantkv.studies.curves import Metric, contexts_of, curves
-from quantkv.studies.panel import Panel
+from quantkv.studies.page import Panel
 from quantkv.studies.study import Row, Study, requested
 
 RATIO = Metric("quality", "ppl_ratio", "exp(delta_nll_low)", "exp(delta_nll_high)")

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from quantkv.studies.changes import Change, exact, single
-from quantkv.studies.pairs import NATS, Row, Section, moved, number, paired, text_of, unpaired
+from quantkv.studies.changes import (
+    NATS,
+    Change,
+    Row,
+    Section,
+    exact,
+    moved,
+    number,
+    paired,
+    single,
+    text_of,
+    unpaired,
+)
 from quantkv.wording.numbers import compact, missing
 from quantkv.wording.parts import DIGITS, listed
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from quantkv.instruments.statistics import SIGNIFICANT
-from quantkv.studies.changes import Change, tested
+from quantkv.studies.changes import Change, Row, moved, paired, same_samples, tested, unpaired
 from quantkv.studies.column import KindColumn, Record, Text, percent
-from quantkv.studies.pairs import Row, moved, paired, same_samples, unpaired
 from quantkv.wording import numbers
 from quantkv.wording.parts import text_words
 

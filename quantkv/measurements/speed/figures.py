@@ -12,7 +12,7 @@ from quantkv.drawing.style import Style
 from quantkv.measurements.speed.crossover_figure import crossings, crossover, rows_height
 from quantkv.measurements.speed.drift import mark_drifts
 from quantkv.studies.curves import Metric, curves, with_baseline
-from quantkv.studies.panel import Panel
+from quantkv.studies.page import Panel
 from quantkv.studies.study import Study
 
 MILLISECONDS = Metric("speed", "decode_ms_median", "decode_ms_p10", "decode_ms_p90")

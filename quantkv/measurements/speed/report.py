@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from quantkv.studies.changes import Change, single, with_interval
-from quantkv.studies.intervals import unpaired_factor
-from quantkv.studies.pairs import Row, estimate
+from quantkv.studies.changes import Change, Row, estimate, single, unpaired_factor, with_interval
 from quantkv.wording.parts import listed
 
 FILLS = {"prefill": "by a prefill", "synthetic": "with random keys and values"}
