@@ -2,11 +2,13 @@
 
 Counted is the processor time of the call, that of processes it waited for included: with other work on the
 machine, clocks lie, and processors take longer too. So what takes longer than `--limit SECONDS` is run once
-more, alone, and fails where it does so again. On a slow machine the limit is longer.
+more, alone, and fails where it does so again. On a slow machine the limit is longer, and where others keep
+the machine busy, nothing is said.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -18,6 +20,8 @@ import pytest
 SHOWN = 20
 WORTH_SHOWING = 0.5
 MAY_BE_SLOW = {"second", "long"}
+BUSY = 2.0
+"""Processes that wait for a processor, for each there is: then caches are shared by too many."""
 USUAL_BIT = 0.03
 """Seconds that a bit of work takes where the limit was set."""
 
@@ -74,7 +78,7 @@ class Pace:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         slow = [name for name in self.unmarked if self.took[name] > self.limit] if self.limit else []
-        if slow:
+        if slow and os.getloadavg()[0] < BUSY * (os.cpu_count() or 1):
             command = [sys.executable, "-m", "pytest", "-q", "--alone", str(self.limit), *slow]
             done = subprocess.run(command, cwd=session.config.rootpath)
             session.exitstatus = session.exitstatus or done.returncode

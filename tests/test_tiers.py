@@ -28,6 +28,7 @@ def test_every_nth_case_is_of_the_first_tier() -> None:
 def test_a_test_that_is_slow_twice_needs_a_mark(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setenv("PYTHONPATH", str(HERE))  # of the process that runs the slow ones again
     pytester.makeconftest("pytest_plugins = ['pace']")
     pytester.makepyfile("""
@@ -49,3 +50,5 @@ def test_a_test_that_is_slow_twice_needs_a_mark(
     again = capfd.readouterr().out
     assert limited.ret == 1 and "1 failed, 1 passed" in again and "::test_slow - " in again
     assert "s: make it quicker, or mark it long(why)" in again
+    monkeypatch.setattr("os.getloadavg", lambda: (999.0, 0.0, 0.0))
+    assert pytester.runpytest_inprocess("--limit", "0.05").ret == 0
