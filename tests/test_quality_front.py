@@ -37,6 +37,13 @@ def test_pareto_draws_bits_kl_and_intervals_at_the_largest_context() -> None:
     assert ax.get_xlabel().startswith("cache bits per element at 2048 tokens\n(bits_cache_16")
 
 
+def test_a_point_is_the_mean_over_seeds() -> None:
+    found = [point_row("int4-head", bits, kl, kl, kl) for bits, kl in ((5.0, 2e-3), (6.0, 6e-3))]
+    found[1]["requested"]["seed"] = 1
+    (ax,) = draw(only(found), "pareto").axes
+    assert data(lines_of(ax)["int4-head"]) == [(5.5, pytest.approx(4e-3))]
+
+
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
     """kivi-4 has more bits than int4-head for the same KL; fp8 has the bits of int8-head for more KL."""
     rows = [point_row(name, bits, kl, kl, kl) for name, (bits, kl) in POINTS.items()]
