@@ -15,12 +15,12 @@ from quantkv import QuantizedCache
 from quantkv.decode_exact.simulate import simulate
 from quantkv.errors import QuantKVError
 from quantkv.instruments.statistics import beats_chance, paired_p_value, wilson
-from quantkv.measurements.exact import prefilled
 from quantkv.measurements.packed_reads import check_packed, packed_read_fraction
 from quantkv.measurements.retrieval.haystack import Sample
 from quantkv.measurements.retrieval.run import answer, calls_after, retrieval_block
 from quantkv.measurements.retrieval.section import Answered, retrieval_section
 from quantkv.measurements.retrieval.tasks import Question, make_questions
+from quantkv.measurements.running import prefilled
 from quantkv.models import random_model
 from quantkv.models.synthetic import byte_tokenizer
 

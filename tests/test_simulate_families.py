@@ -26,8 +26,8 @@ from quantkv import (
 from quantkv.data import Text
 from quantkv.decode_exact.one_pass import one_pass
 from quantkv.instruments.huggingface import keeping_cache
-from quantkv.measurements.exact import prefilled
 from quantkv.measurements.packed_reads import packed_read_fraction
+from quantkv.measurements.running import prefilled
 from quantkv.models import byte_tokenizer
 from quantkv.quiet import quiet
 

@@ -1,20 +1,42 @@
-"""A format as a sweep file names it: a preset, a short string, either of them with per-layer overrides, the
-baseline, or a peer.
+"""What a sweep file names: a format (a preset, a short string, either of them with per-layer overrides, the
+baseline, or a peer), and files, from the sweep's own folder where they lie there, else from where we are.
 
 Parsing happens while the file is validated, so that a wrong name stops a sweep before it loads a model.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
 from quantkv.arms.arm import BASELINE, Arm, Format
-from quantkv.arms.paths import located
 from quantkv.peers.peer import PREFIX, parse_peer
+from quantkv.plugins import ImportedFile, import_file, imported
 from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.wording.escapes import visible
+
+FOLDER = "folder"
+"""The key of the file's folder in the context that settings are validated with."""
+
+
+def located(name: str, context: Mapping[str, Any] | None) -> str:
+    """The whole path of ``name``, so that workers elsewhere find it; ``name`` where nothing lies there."""
+    folders = [Path(context[FOLDER])] if context else []
+    found = (folder.absolute() / Path(name).expanduser() for folder in (*folders, Path()))
+    return next((str(path) for path in found if os.path.exists(path)), name)
+
+
+def imported_files(value: Any, info: ValidationInfo) -> tuple[ImportedFile, ...]:
+    """All files that this process has imported by now, with those named in a sweep."""
+    for path in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(path, str):
+            raise ValueError(f"{path!r} is no Python file that registers codecs, such as my_codec.py")
+        import_file(located(path, info.context))
+    return imported()
 
 
 class FormatEntry(BaseModel):

@@ -1,4 +1,5 @@
-"""What runs an arm: its cache, the attention that reads it, and what a row says of both."""
+"""What runs an arm: its cache, the exact prompt that all begin from, the attention that reads it, and what a
+row says of it."""
 
 from __future__ import annotations
 
@@ -8,14 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import DynamicCache
 
 from quantkv.arms.arm import BASELINE, Format, Parsed, Result, failure, spec_text, success
+from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.quantized import QuantizedCache
 from quantkv.errors import UnsupportedError
-from quantkv.instruments.huggingface import stock_attention
+from quantkv.instruments.huggingface import attention, forward, keeping_cache, stock_attention
 from quantkv.peers.peer import Peer
 from quantkv.spec.specs import CacheSpec
 from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS
+
+REFERENCE = "exact"
 
 
 @dataclass(slots=True)
@@ -48,13 +55,25 @@ class Running:
         return success(kind, section, effective, self.seconds, **extra)
 
 
+def reference(model: Any) -> str:
+    """The exact format; where every layer of a model slides it packs those, or it would pack none."""
+    layers = QuantizedCache(model.config, f"{REFERENCE}+sliding").layers
+    return REFERENCE if any(type(layer) is QuantizedLayer for layer in layers) else f"{REFERENCE}+sliding"
+
+
+def prefilled(model: Any, ids: Tensor) -> tuple[DynamicCache, Tensor]:
+    """A plain cache of the rows `[B, T]` after one call on stock attention, and the last logits, `[B, V]`."""
+    cache = keeping_cache(model.config)
+    with torch.inference_mode(), attention(model, stock_attention(model)):
+        logits = forward(model, ids, cache)
+    return cache, logits[:, -1]
+
+
 def new_cache(model: Any, parsed: Parsed) -> Any:
     """The empty cache of an arm that can be timed and weighed in this process."""
     if parsed == BASELINE:
         return DynamicCache(config=model.config)
     if isinstance(parsed, CacheSpec):
-        from quantkv.cache.quantized import QuantizedCache
-
         return QuantizedCache(model.config, parsed)
     if not isinstance(parsed, Peer):
         raise UnsupportedError("a plain function stores nothing: it has a quality, no speed and no memory")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from quantkv.arms.arm import BASELINE, Arm
-from quantkv.arms.formats import FormatEntry
-from quantkv.arms.paths import imported_files
+from quantkv.arms.formats import FormatEntry, imported_files
 from quantkv.errors import QuantKVError
 from quantkv.peers.peer import Peer
 from quantkv.plugins import ImportedFile, imported

@@ -29,9 +29,9 @@ class Clock:
         return round(time.perf_counter() - self._begin, 3)
 
 
-def provenance(device: torch.device | str = "cpu", clock: Clock | None = None) -> dict[str, Any]:
+def provenance(device: torch.device | str = "cpu") -> dict[str, Any]:
     """The provenance section of a row."""
-    clock = clock or Clock()
+    clock = Clock()
     return {
         "quantkv": __version__,
         "metrics": versions(),

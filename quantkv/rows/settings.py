@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from quantkv import data
-from quantkv.arms.paths import located
+from quantkv.arms.formats import located
 from quantkv.models.names import DTYPES, is_built_in
 
 T = TypeVar("T")

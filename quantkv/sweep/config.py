@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from quantkv.arms.paths import FOLDER, imported_files
+from quantkv.arms.formats import FOLDER, imported_files
 from quantkv.errors import QuantKVError
 from quantkv.measurements.kind import Kind, kind
 from quantkv.plugins import ImportedFile

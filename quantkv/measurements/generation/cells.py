@@ -23,17 +23,11 @@ class GenerationCells(Measurement):
 
     def __init__(self, loaded: Loaded, asked: GenerationSettings) -> None:
         super().__init__(loaded, asked)
-        self.prompts = cache(self._prompts)
-
-    def _prompts(self, context: int, seed: int) -> list[Tensor]:
-        return make_prompts(
-            self.loaded.ids(self.asked.text),
-            self.loaded.tokenizer,
-            context=context,
-            span=max(self.loaded.sweep.contexts),
-            tokens=self.asked.tokens,
-            prompts=self.asked.prompts,
-            seed=seed,
+        options = {"tokens": asked.tokens, "prompts": asked.prompts, "span": max(loaded.sweep.contexts)}
+        self.prompts = cache(
+            lambda context, seed: make_prompts(
+                loaded.ids(asked.text), loaded.tokenizer, context=context, seed=seed, **options
+            )
         )
 
     def facts(self, cell: Cell) -> dict[str, Any]:

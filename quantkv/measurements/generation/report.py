@@ -14,20 +14,12 @@ def _kl(section: Record) -> str:
     return numbers.compact_interval(section["kl_mean"], section["kl_low"], section["kl_high"])
 
 
-def _first_difference(section: Record) -> str:
-    return f"{section['first_divergence_median']:g}"
-
-
-def _diverged(section: Record) -> str:
-    return f"{section['diverged']}/{section['prompts']}"
-
-
 def table() -> tuple[KindColumn, ...]:
     return (
         KindColumn("KL along the exact text (nats/token)", "KL", _kl, "kl_mean"),
         KindColumn("top-1 (%)", "top-1 %", percent("top1_agreement")),
-        KindColumn("first difference (median token)", "first diff", _first_difference),
-        KindColumn("texts that differ", "differ", _diverged),
+        KindColumn("first difference (median token)", "first diff", "{first_divergence_median:g}".format_map),
+        KindColumn("texts that differ", "differ", "{diverged}/{prompts}".format_map),
         KindColumn("equal tokens (%)", "equal %", percent("equal_tokens")),
         KindColumn("repeated (%)", "repeat %", percent("repeated")),
         KindColumn("exact cache repeats (%)", "exact rep. %", percent("repeated_ref")),

@@ -22,10 +22,9 @@ from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import TokenScores, check_reference, compare
 from quantkv.instruments.huggingface import attention, check_length, fork, forward
 from quantkv.measurements.checks import check_effect, check_exercised, spec_of
-from quantkv.measurements.exact import REFERENCE, prefilled, reference
 from quantkv.measurements.generation.choosing import Choice, Chooser
 from quantkv.measurements.generation.section import generation_section
-from quantkv.measurements.running import Running, effective
+from quantkv.measurements.running import REFERENCE, Running, effective, prefilled, reference
 from quantkv.spec.specs import CacheSpec
 
 

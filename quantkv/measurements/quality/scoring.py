@@ -21,8 +21,8 @@ from quantkv.instruments.huggingface import (
     forward,
     stock_attention,
 )
-from quantkv.measurements.exact import prefilled, reference
 from quantkv.measurements.quality.protocols import Protocol
+from quantkv.measurements.running import prefilled, reference
 
 PRECISE = (torch.float32, torch.float64)
 

@@ -10,7 +10,7 @@ from typing import Any
 from quantkv.measurements.kind import Loaded, Measurement, OnCell, Step, by_label
 from quantkv.measurements.retrieval.run import retrieval_block
 from quantkv.measurements.retrieval.settings import RetrievalSettings
-from quantkv.measurements.retrieval.tasks import Question, digest, make_questions
+from quantkv.measurements.retrieval.tasks import digest, make_questions
 from quantkv.rows.cell import Cell
 
 
@@ -19,18 +19,11 @@ class RetrievalCells(Measurement):
 
     def __init__(self, loaded: Loaded, asked: RetrievalSettings) -> None:
         super().__init__(loaded, asked)
-        self.questions = cache(self._questions)
-
-    def _questions(self, task: str, context: int, seed: int) -> list[Question]:
-        return make_questions(
-            task,
-            self.loaded.tokenizer,
-            self.loaded.ids(self.asked.text),
-            context=context,
-            depths=self.asked.depths,
-            samples=self.asked.samples,
-            tail=self.asked.tail,
-            seed=seed,
+        options: dict[str, Any] = {"depths": asked.depths, "samples": asked.samples, "tail": asked.tail}
+        self.questions = cache(
+            lambda task, context, seed: make_questions(
+                task, loaded.tokenizer, loaded.ids(asked.text), context=context, seed=seed, **options
+            )
         )
 
     def facts(self, cell: Cell) -> dict[str, Any]:

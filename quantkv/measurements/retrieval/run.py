@@ -24,12 +24,11 @@ from quantkv.errors import QuantKVError
 from quantkv.instruments.divergence import check_reference, log_softmax
 from quantkv.instruments.huggingface import attention, check_length, forward
 from quantkv.measurements.checks import spec_of
-from quantkv.measurements.exact import REFERENCE, prefilled, reference
 from quantkv.measurements.packed_reads import check_packed, packed_read_fraction
 from quantkv.measurements.retrieval.haystack import Sample
 from quantkv.measurements.retrieval.section import Answered, retrieval_section
 from quantkv.measurements.retrieval.tasks import Question
-from quantkv.measurements.running import Running, effective
+from quantkv.measurements.running import REFERENCE, Running, effective, prefilled, reference
 
 
 def retrieval_block(
