@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantkv import native
 from quantkv.codecs import Codec, Field, Sharing
 from quantkv.errors import QuantKVError
-from quantkv.native import FLOATS, kernels
 from quantkv.policy import Window
 from quantkv.store.tiles import PLANES, Lanes, head_bytes, join_planes, split_planes, tile, untile
 
@@ -195,13 +195,13 @@ def tensor_nbytes(
 
 def page_format(layout: PageLayout, codec: Codec) -> Any:
     """The layout as native kernels know it, or None where there are none for this codec or these dtypes."""
-    module, kernel = kernels(), codec.kernel()
+    module, kernel = native.kernels(), codec.kernel()
     if module is None or kernel is None:
         return None
     elements, is_raw = layout.fields[0], kernel.number == "raw"
     scaled, sharing = kernel.sharing is not None, kernel.sharing or Sharing()
     metadata = next((f.dtype for f in layout.fields if f.name == "scale"), torch.float16)
-    if metadata not in FLOATS or (is_raw and elements.dtype not in FLOATS):
+    if metadata not in native.FLOATS or (is_raw and elements.dtype not in native.FLOATS):
         return None
     return module.Format(
         lanes_are_tokens=layout.lanes == "tokens", page_tokens=layout.page_tokens,
