@@ -73,6 +73,15 @@ def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps measure in the process of the test: workers cost seconds, which other tests pay."""
+    import quantkv.sweep.process
+    from quantkv.sweep.local import LocalMeasure
+
+    monkeypatch.setattr(quantkv.sweep.process, "ProcessMeasure", LocalMeasure)
+
+
 @pytest.fixture(scope="session")
 def _smollm2_once() -> tuple[Any, Any]:
     try:

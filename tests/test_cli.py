@@ -174,10 +174,15 @@ def test_a_missing_file_and_an_unknown_command(tmp_path: Path) -> None:
     assert quantkv_command("swep").exit_code == 2
 
 
+@pytest.mark.long("starts a worker")
+def test_what_a_real_worker_knows_up_front(tmp_path: Path, config: Path) -> None:
+    refused_up_front(tmp_path, config, "contexts=[1000000]", "reads at most")
+
+
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("contexts=[1000000]", "reads at most"),
         ("quality.text=no/such/file.txt", "no such text file: no/such/file.txt"),
         ("models=[random-llama,nosuch-model]", "no configuration for 'nosuch-model': not a built-in name"),
     ],
@@ -185,11 +190,16 @@ def test_a_missing_file_and_an_unknown_command(tmp_path: Path) -> None:
 def test_what_the_real_measure_knows_up_front(
     tmp_path: Path, config: Path, override: str, message: str
 ) -> None:
+    refused_up_front(tmp_path, config, override, message)
+
+
+def refused_up_front(tmp_path: Path, config: Path, override: str, message: str) -> None:
     result = quantkv_command("sweep", str(config), "--out", str(tmp_path / "r"), "--set", override)
     assert message in one_line(result)
     assert list((tmp_path / "r").glob("*.json")) == []
 
 
+@pytest.mark.usefixtures("in_process")
 def test_an_unwritable_results_folder(tmp_path: Path, config: Path) -> None:
     (tmp_path / "file").write_text("")
     result = quantkv_command("sweep", str(config), "--out", str(tmp_path / "file" / "r"))

@@ -172,6 +172,7 @@ def test_a_dry_run_in_json(tmp_path: Path, config: Path) -> None:
     assert cell["cache_bytes"] > 0 and told["no_estimate_for"] == ["quality"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_sweep_in_json_keeps_its_progress_to_itself(tmp_path: Path, config: Path) -> None:
     out = tmp_path / "r"
     result = command("sweep", config, "--out", out, "--json")
@@ -186,6 +187,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_report_with_the_sweeps_file_is_the_sweeps_report(tmp_path: Path, config: Path) -> None:
     """Same files, same bytes, though rows of another sweep lie there too; a page if asked for."""
     out = tmp_path / "r"

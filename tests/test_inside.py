@@ -145,6 +145,7 @@ def command(*arguments: str):
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "100", "NO_COLOR": "1"})
 
 
+@pytest.mark.long("draws three figures, each in two files")
 def test_the_command_writes_tables_and_figures(tmp_path: Path):
     out = tmp_path / "seen"
     formats = [f"{name}{WINDOW}" for name in ("int8-head", "int4-head", "int2-head")]

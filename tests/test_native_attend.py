@@ -161,10 +161,27 @@ def packs(draw: Any, keys: bool, heads: int = 2) -> Pack:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("isa", native.usable_isas())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(key=packs(keys=True), value=packs(keys=False), seed=st.integers(0, 2**31), data=st.data())
+EACH_ISA = pytest.mark.parametrize("isa", native.usable_isas())
+ANY_PACK = given(key=packs(keys=True), value=packs(keys=False), seed=st.integers(0, 2**31), data=st.data())
+PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@EACH_ISA
+@settings(PATIENT, max_examples=50)
+@ANY_PACK
 def test_any_pack_any_shape(isa: str, key: Pack, value: Pack, seed: int, data: Any) -> None:
+    any_pack_any_shape(isa, key, value, seed, data)
+
+
+@pytest.mark.slow
+@EACH_ISA
+@settings(PATIENT, max_examples=150)
+@ANY_PACK
+def test_many_packs_and_shapes(isa: str, key: Pack, value: Pack, seed: int, data: Any) -> None:
+    any_pack_any_shape(isa, key, value, seed, data)
+
+
+def any_pack_any_shape(isa: str, key: Pack, value: Pack, seed: int, data: Any) -> None:
     exact = data.draw(st.sampled_from(FLOATS))
     ratio, queries = (
         data.draw(st.sampled_from([1, 2, 3, 4, 5, 8])),

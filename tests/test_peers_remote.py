@@ -43,6 +43,7 @@ def arms_of(model: Any, arms: dict[str, Any]) -> dict[str, Any]:
     return quality_block(model, plan.at(CONTEXT), arms, context=CONTEXT, protocol=PROTOCOL)
 
 
+@pytest.mark.long("starts another interpreter")
 def test_the_other_interpreter_gives_the_same_numbers(
     python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

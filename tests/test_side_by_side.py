@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from side_by_side import CONFIGS, run_sequence
 
-QUICK, SLOW = range(25), range(25, 275)
+QUICK, SLOW = range(7), range(7, 275)
 """Sequences for each of the eight families."""
 
 pytestmark = pytest.mark.usefixtures("no_gradients")

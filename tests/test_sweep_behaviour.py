@@ -16,6 +16,7 @@ from quantkv.report.write import write_report
 from quantkv.rows.files import read_rows
 from quantkv.rows.frames import load_results
 from quantkv.sweep.grid import blocks, expand
+from quantkv.sweep.local import LocalMeasure
 from quantkv.sweep.run import run_sweep
 
 Raw = dict[str, Any]
@@ -93,7 +94,7 @@ def test_wrong_settings_are_named(changes: Raw, words: str) -> None:
 def test_a_generation_longer_than_the_model_reads_is_refused(tmp_path: Path) -> None:
     long = small(tmp_path, models=["random-llama:max_position_embeddings=256"], generation={"tokens": 80})
     with pytest.raises(QuantKVError, match=r"make 280, but .* reads at most 256"):
-        run_sweep(long, console=quiet())
+        run_sweep(long, measure=LocalMeasure(), console=quiet())
 
 
 @pytest.fixture(scope="module")

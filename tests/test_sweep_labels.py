@@ -47,6 +47,7 @@ def test_a_spec_with_two_names_keeps_the_one_it_has(stored: str, shown: str) -> 
     assert names_of([row(stored, spec)], settings) == [shown]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_sweep_and_a_report_of_its_file_show_the_new_name(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 60)

@@ -19,7 +19,7 @@ WRONG: tuple[Any, ...] = (
     -1, 0, 1.5, True, None, "", "no such thing", "int9-head", [], [[]], {}, {"a": 1}, [None], 10**30,
     float("nan"), float("inf"), "4/3", "chunk:0", "\x85", "é" * 300, [{"id": ""}], {"id": 3}, "peer:none",
 )  # fmt: skip
-COUNT = 100
+COUNTS = [40, pytest.param(100, marks=pytest.mark.slow)]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -59,10 +59,10 @@ def spoilt_text(chance: random.Random, text: str) -> str:
     )
 
 
-def malformed(spoil: Any, tmp_path: Path) -> Iterator[tuple[str, Result]]:
-    """The first hundred spoilt files that are refused, each with what a user sees."""
+def malformed(spoil: Any, count: int, tmp_path: Path) -> Iterator[tuple[str, Result]]:
+    """The first `count` spoilt files that are refused, each with what a user sees."""
     chance, found = random.Random(17), 0
-    while found < COUNT:
+    while found < count:
         text = spoil(chance, chance.choice(CONFIGS).read_text())
         file = tmp_path / "sweep.yaml"
         file.write_text(text, encoding="utf-8")
@@ -72,10 +72,13 @@ def malformed(spoil: Any, tmp_path: Path) -> Iterator[tuple[str, Result]]:
             yield text, result
 
 
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("spoil", [spoilt_settings, spoilt_text])
-def test_a_malformed_file_is_one_message(spoil: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_file_is_one_message(
+    spoil: Any, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("quantkv.commands.dry_run.print_grid", lambda settings, console: None)
-    for text, result in malformed(spoil, tmp_path):
+    for text, result in malformed(spoil, count, tmp_path):
         assert isinstance(result.exception, SystemExit) and result.exit_code == 2, (text, result.exception)
         lines = result.stderr.splitlines()
         assert lines and all(line.startswith("quantkv: ") for line in lines), (text, result.stderr)

@@ -32,6 +32,7 @@ SPARSE = {
 """Of the cases of these tests every n-th is of the first tier."""
 
 LATER = (
+    "test_cli.py::test_a_whole_sweep_of_a_tiny_model",
     "test_docs.py",
     "test_docs_site.py",
     "test_paper.py::test_captions_say_model_weights_text_and_protocol",
@@ -48,6 +49,8 @@ LATER = (
     "test_sweep_behaviour.py::test_a_sweep_at_chance_says_so_in_rows_frame_and_report",
     "test_sweep_executors.py::test_a_worker_killed_in_the_middle_loses_nothing",
     "test_sweep_executors.py::test_workers_on_one_folder_measure_every_cell_once",
+    "test_sweep_robust.py::test_other_failures_say_nothing_about_larger_contexts",
+    "test_sweep_robust.py::test_the_reason_says_what_happened_and_the_rest_goes_on",
     "test_sweep_robust.py::test_a_checkpoint_that_is_refused_costs_its_own_cells",
 )
 """Files and tests that start processes, browsers or whole sweeps; smaller tests of the first tier cover the
