@@ -8,6 +8,8 @@ the machine busy, nothing is said.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import resource
 import subprocess
@@ -34,6 +36,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # in workers of xdist nobody would read it
         config.pluginmanager.register(Pace(config), "pace-of-tests")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What the first test would import for all the others is no time of its own."""
+    if session.config.getoption("--alone") and "torch" in sys.modules:
+        for name in ("matplotlib.pyplot", "pandas", "transformers.models.llama.modeling_llama"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -290,6 +290,7 @@ def test_stock_caches_run_or_are_said_to_be_missing(monkeypatch: pytest.MonkeyPa
     assert "hqq-int4 left out: hqq is not installed" in report["flags"]
 
 
+@pytest.mark.long("a whole benchmark of decoding")
 def test_a_cache_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(recipe: dict[str, Any], config: Any) -> Any:
         raise RuntimeError("not today")

@@ -29,6 +29,7 @@ def _small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PROBE_BYTES", 1 << 20)
 
 
+@pytest.mark.long("a whole benchmark of several formats and lengths")
 def test_rows_flags_and_table() -> None:
     report = json.loads(as_json(bench_simulate(SimulateSettings(formats=("int4-head", "kivi-2"), **SMALL))))
     names = [(row["tokens"], row["name"]) for row in report["rows"]]

@@ -49,6 +49,7 @@ def words(page: str) -> str:
     return re.sub(r"<(script|style|footer).*?</\1>", "", page, flags=re.S)
 
 
+@pytest.mark.long("draws every figure")
 def test_four_windows_give_no_bold_and_no_word_of_intervals_in_any_file(tmp_path: Path) -> None:
     rows = few(native(sweep_rows((512, 2048))))
     write_report(rows, tmp_path, figures=titles(), files=["png"])

@@ -75,16 +75,24 @@ def test_a_sweep_goes_on_when_its_reader_goes(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "r")) == 4 and (tmp_path / "r" / "report" / "table.md").exists()
 
 
-@pytest.mark.long("starts commands")
-def test_another_command_ends_with_its_reader(tmp_path: Path) -> None:
+# rich, and click; and help, which is printed before a command begins
+@pytest.mark.long("starts a command")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "formats",
+        "--help",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("results --json", "plan --help")),
+    ],
+)
+def test_another_command_ends_with_its_reader(line: str, tmp_path: Path) -> None:
     run_sweep(sweep(tmp_path), measure=FakeMeasure(), console=Console(file=io.StringIO()))
-    # rich, and click; and help, which is printed before a command begins
-    for arguments in (("formats",), ("results", tmp_path, "--json"), ("--help",), ("plan", "--help")):
-        reading, writing = os.pipe()
-        os.close(reading)
-        done = subprocess.run(quantkv(*arguments), stdout=writing, stderr=subprocess.PIPE, check=False)
-        os.close(writing)
-        assert (done.returncode, done.stderr) == (141, b"")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = quantkv(*line.split(), *([tmp_path] if line.startswith("results") else []))
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("error", [RuntimeError(WILD), QuantKVError(WILD), ArithmeticError(WILD)])

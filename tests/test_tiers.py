@@ -25,6 +25,7 @@ def test_every_nth_case_is_of_the_first_tier() -> None:
     assert not later("tests/test_policy.py::test_another", seen)
 
 
+@pytest.mark.long("starts pytest")
 def test_a_test_that_is_slow_twice_needs_a_mark(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
