@@ -112,8 +112,8 @@ class Registry(Generic[T]):
 
 
 def import_file(path: str | Path, sha256: str | None = None) -> ImportedFile:
-    """Run a Python file that registers codecs or policies, once in a process; processes that this one starts
-    import it too. With `sha256` the file must still hold what it held when that was taken."""
+    """Run a Python file that registers codecs, policies or kinds of measurement, once in a process; processes
+    that this one starts import it too. With `sha256` the file must still hold what it held then."""
     place = str(Path(path).expanduser().resolve())
     if place not in _files:
         try:

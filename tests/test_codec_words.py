@@ -99,6 +99,27 @@ def test_the_contract_fails_for_a_builder_that_ignores_a_word() -> None:
         check_words("deaf-too")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (Kernel("affine", Sharing(), has_zero=False), r"reads \['scale'\] .* \['scale', 'zero'\]"),
+        (Kernel("affine", Sharing(tokens=8), has_zero=True), "shares scales as Sharing.tokens=8"),
+        (
+            Kernel("table", Sharing(), has_zero=True, table=(0.0, 1.0)),
+            "2 numbers for codes of 4 bits",
+        ),
+    ],
+)
+def test_a_kernel_that_would_read_other_bytes_than_the_fields_is_refused(
+    kernel: Kernel, words: str, monkeypatch: pytest.MonkeyPatch, tiny_llama: torch.nn.Module
+) -> None:
+    monkeypatch.setattr(Clipped, "kernel", lambda self: kernel)
+    cache = QuantizedCache(tiny_llama.config, "clipped")
+    x = torch.randn(1, tiny_llama.config.num_key_value_heads, 4, tiny_llama.config.head_dim)
+    with pytest.raises(QuantKVError, match=words):
+        cache.update(x, x, 0)
+
+
 def test_a_chunk_is_whole_groups_of_the_codec() -> None:
     assert parse_spec("signs").key.flush == 32
     assert parse_spec("signs+f24").key.flush == 24

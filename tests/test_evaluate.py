@@ -92,3 +92,10 @@ def test_speed_and_failures_are_rows_too(loaded, monkeypatch):
 def test_wrong_input_is_one_clear_error(loaded, formats, options, message):
     with pytest.raises(QuantKVError, match=message):
         evaluate(*loaded, formats, **({"contexts": [96]} | FAST | options))
+
+
+@pytest.mark.long("memory is measured by a worker that loads the model anew")
+def test_memory_of_a_model_that_is_built_in(loaded):
+    (row,) = evaluate(*loaded, [SMALL], contexts=[96], text=TEXT, kinds=["memory"]).rows
+    assert (row["status"], row["reason"], row["requested"]["revision"]) == ("ok", None, None)
+    assert row["memory"]["held_bytes"] > 0

@@ -117,6 +117,19 @@ def test_evaluations_of_nothing(wrong: dict[str, Any], message: str) -> None:
         evaluate(*load_model("random-llama"), ["fp16"], **{"contexts": [96], "text": TEXT} | wrong)
 
 
+@pytest.mark.parametrize(
+    ("formats", "message"),
+    [
+        ({"dynamic": "int4-head"}, "'dynamic' is the cache that others are held against"),
+        ({None: "int4-head"}, "formats are called by words, not None"),
+        ({"": "int4-head"}, "formats are called by words, not ''"),
+    ],
+)
+def test_names_of_formats(formats: dict[Any, str], message: str) -> None:
+    with pytest.raises(QuantKVError, match=message):
+        evaluate(*load_model("random-llama"), formats, contexts=[96], text=TEXT)
+
+
 def test_what_is_given_twice_is_measured_once() -> None:
     found = evaluate(
         *load_model("random-llama"), ["fp16"], contexts=[96, 64, 96], text=TEXT, score=8, windows=2

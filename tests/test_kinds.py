@@ -3,6 +3,7 @@ table, the page and the commands."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -100,7 +101,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the page prints: a kind in a file, and a sweep that names it."""
     folder = tmp_path / "example"
     folder.mkdir()
-    for block, name in zip(blocks(ROOT, PAGE), ("agreement.py", "sweep.yaml"), strict=True):
+    for block, name in zip(blocks(ROOT, PAGE), ("agreement.py", "sweep.yaml")):
         (folder / name).write_text(block.text)
     monkeypatch.chdir(folder)
     return folder
@@ -117,11 +118,19 @@ def test_a_kind_is_a_folder_of_few_lines_and_reaches_everything(example: Path) -
     }
     report, shares = example / "rows" / "report", [row["agreement"]["agreement"] for row in rows]
     assert all(0 < share <= 1 for share in shares)
+    digest = hashlib.sha256((example / "agreement.py").read_bytes()).hexdigest()
+    assert {json.dumps(row["provenance"]["rules"]) for row in rows} == {
+        json.dumps({"kind agreement": f"agreement.py {digest}"})
+    }
+    assert all(row["provenance"]["keyed"][-1]["rules"] == {"kind agreement": digest} for row in rows)
     assert "| context | format | agreement (%) |" in (report / "agreement.md").read_text()
     assert r"256 & int4-head & " in (report / "agreement.tex").read_text()
     assert ",agreement," in (report / "agreement.csv").read_text()
     assert "2 agreement" in (report / "report.html").read_text()
     assert "2 rows, 2 ok" in run("results", "rows", "--kind", "agreement")
+    assert "agreement.md" in run("report", "rows", "--config", "sweep.yaml")
+    between = run("compare", "rows", "-f", "int4-head", "-f", "kivi-2")
+    assert "agreement (%)" in between and f" {100 * shares[0]:.3g}" in between, "in the unit of the table"
     shutil.copytree("rows", "again")
     assert "2 pairs of rows: 2 same" in run("compare", "rows", "again")
 

@@ -104,12 +104,12 @@ def test_codecs_and_policies_come_from_entry_points(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(FAMILIES, "_asked", False)
     spec = parse_spec("half+p.quarter")
     assert spec.bits_packed(head_dim=64, num_key_value_heads=2) == 16
-    assert rules(spec) == {
+    assert rules(spec, "quality") == {
         "half": Origin("package halves", "2.1"),
         "quarter": Origin("package late", "1.0"),
     }
-    assert rules(parse_spec("int4-head")) == {}
-    assert list(rules(parse_spec("int4-head+l0.half"))) == ["half"]
+    assert rules(parse_spec("int4-head"), "quality") == {}
+    assert list(rules(parse_spec("int4-head+l0.half"), "quality")) == ["half"]
 
 
 def test_a_plugin_may_register_itself_and_be_an_entry_point_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +203,9 @@ def test_a_file_is_imported_once_and_by_the_processes_that_follow(
     assert (
         import_file(file) == import_file(tmp_path / "x" / ".." / "mine.py") == ImportedFile(str(file), sha256)
     )
-    assert rules(parse_spec("half")) == {"half": Origin("mine.py", sha256)}
+    assert rules(parse_spec("half"), "quality") == {"half": Origin("mine.py", sha256)}
     start_again(monkeypatch, keep=True)
-    assert rules(parse_spec("half")) == {"half": Origin("mine.py", sha256)}
+    assert rules(parse_spec("half"), "quality") == {"half": Origin("mine.py", sha256)}
     start_again(monkeypatch, keep=False)
     with pytest.raises(QuantKVError, match="unknown format 'half'"):
         parse_spec("half")

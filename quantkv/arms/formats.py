@@ -75,6 +75,8 @@ class FormatEntry(BaseModel):
             raise ValueError("a peer takes a name and python; a format on a press is PRESS+FORMAT")
         if self.python is not None and self.peer is None:
             raise ValueError("python names the interpreter of a peer; give peer")
+        if self.name == BASELINE and (self.layers or self.peer or self.spec not in (None, BASELINE)):
+            raise ValueError(f"{BASELINE} is the cache that others are held against: give this another name")
         self.with_policy()
         return self
 

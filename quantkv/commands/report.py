@@ -14,6 +14,7 @@ from quantkv.wording.streams import new_console
 
 if TYPE_CHECKING:
     from quantkv.sweep.config import Report
+    from quantkv.watching.planned import PlannedCells
 
 NO_ROWS = "no results in {folder}: it holds no <kind>-<format>-c<context>-….json"
 NO_ROWS_OF = "no row in {folder} is of a cell of {config}; without --config, every row there is reported"
@@ -40,9 +41,11 @@ def report(
 ) -> None:
     """Write tables, figures and a page from the results in a folder."""
     from quantkv.rows.files import read_rows
+    from quantkv.watching.planned import PlannedCells
 
     problems: list[str] = []
-    rows, chosen = _chosen(read_rows(folder, warn=problems.append), folder, config)
+    plan = None if config is None else PlannedCells(config, folder)  # first: its file brings kinds of rows
+    rows, chosen = _chosen(read_rows(folder, warn=problems.append), plan)
     given = {"html": html, "together": together}
     chosen = chosen.model_copy(update={name: value for name, value in given.items() if value is not None})
     written = Written()
@@ -57,18 +60,14 @@ def report(
         raise QuantKVError((NO_ROWS_OF if config else NO_ROWS).format(folder=folder, config=config))
 
 
-def _chosen(
-    rows: list[dict[str, Any]], folder: Path, config: Path | None
-) -> tuple[list[dict[str, Any]], Report]:
+def _chosen(rows: list[dict[str, Any]], plan: PlannedCells | None) -> tuple[list[dict[str, Any]], Report]:
     """The rows to report, in their order and under the sweep's current names, and the report's settings."""
     from quantkv.sweep.config import Report
 
-    if config is None:
+    if plan is None:
         return rows, Report()
     from quantkv.sweep.naming import current_names
-    from quantkv.watching.planned import PlannedCells
 
-    plan = PlannedCells(config, folder)
     mine = {id(row) for row in plan.answering(rows)}
     chosen = [row for row in rows if id(row) in mine]
     return current_names(chosen, plan.settings), plan.settings.report

@@ -65,7 +65,9 @@ def _rows(source: Source) -> list[Row]:
     if not isinstance(source, str | Path):
         return list(getattr(source, "rows", source))
     if not (rows := read_rows(source)):
-        raise QuantKVError(f"no results in {source}: it holds no <kind>-<format>-c<context>-….json")
+        raise QuantKVError(
+            f"no results in {source}: it holds no <kind>-<format>-c<context>-….json of a kind known here"
+        )
     return list(rows)
 
 

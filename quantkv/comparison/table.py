@@ -67,7 +67,8 @@ def _cells(pair: Pair, change: Change, where: Sequence[str]) -> list[str]:
     asked = asked_of(pair.a)
     place = [kind, *(short(asked.get(name, "")) for name in where), _formats(pair), _context(cell)]
     numbers = [_value(change, change.a), _value(change, change.b), _moved(change)]
-    return [*place, f"{change.metric} ({change.unit})", *numbers, change.verdict, change.how]
+    metric = f"{change.metric} ({change.unit})" if change.unit else change.metric
+    return [*place, metric, *numbers, change.verdict, change.how]
 
 
 def _formats(pair: Pair) -> str:

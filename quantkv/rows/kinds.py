@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from quantkv.errors import QuantKVError
-from quantkv.plugins import HINT, Registry
+from quantkv.plugins import HINT, Origin, Registry
 
 BUILT_IN = {
     name: f"quantkv.measurements.{name}.kind"
@@ -26,8 +26,9 @@ input, so that older rows are measured again."""
 TAKEN = (
     "schema", "kind", "key", "status", "reason", "requested", "effective", "protocol", "provenance",
     "import", "models", "formats", "policy", "contexts", "batch_sizes", "seeds", "run", "report",
+    "imports", "version", "kinds", "section", "workers", "copy", "json", "dict", "construct", "validate",
 )  # fmt: skip
-"""Other parts of a row or of a sweep file."""
+"""Other parts of a row, of a sweep file, or of what is read from it."""
 
 
 class RowKind:
@@ -57,7 +58,8 @@ class RowKind:
 
 def register_kind(kind: RowKind) -> None:
     """Make a kind known under its name, which is its section of a sweep file and of a row."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", kind.name) or kind.name in (*BUILT_IN, *TAKEN):
+    free = re.fullmatch(r"(?!model_)[a-z][a-z0-9_]*", kind.name) and kind.name not in (*BUILT_IN, *TAKEN)
+    if not free:
         raise QuantKVError(f"a kind of measurement cannot be called {kind.name!r}: give it a name of its own")
     REGISTERED.add(kind.name, kind, type(kind).__module__)
 
@@ -90,6 +92,11 @@ def known(name: str) -> RowKind:
     if name not in names():
         raise QuantKVError(f"kind must be one of {', '.join(names())}, got {name!r}; {HINT}")
     return REGISTERED.get(name)
+
+
+def origin(name: str) -> Origin | None:
+    """Where a kind from outside comes from; None for ours."""
+    return None if name in BUILT_IN else REGISTERED.origin(name)
 
 
 def versions() -> dict[str, int]:

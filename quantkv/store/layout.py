@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from quantkv import native
-from quantkv.codecs import Codec, Field, Sharing
+from quantkv.codecs import Codec, Field, Kernel, Sharing
 from quantkv.errors import QuantKVError
 from quantkv.policy import Window
 from quantkv.store.tiles import PLANES, Lanes, head_bytes, join_planes, split_planes, tile, untile
@@ -196,6 +196,8 @@ def tensor_nbytes(
 def page_format(layout: PageLayout, codec: Codec) -> Any:
     """The layout as native kernels know it, or None where there are none for this codec or these dtypes."""
     module, kernel = native.kernels(), codec.kernel()
+    if kernel is not None:
+        _check_kernel(layout, kernel)
     if module is None or kernel is None:
         return None
     elements, is_raw = layout.fields[0], kernel.number == "raw"
@@ -214,6 +216,20 @@ def page_format(layout: PageLayout, codec: Codec) -> Any:
         share_tokens=sharing.tokens, share_channels=sharing.channels or layout.head_dim,
         all_heads=sharing.all_heads,
     )  # fmt: skip
+
+
+def _check_kernel(layout: PageLayout, kernel: Kernel) -> None:
+    """Raise where kernels would read other bytes than those of the fields."""
+    elements, *numbers = layout.fields
+    sharing, names = kernel.sharing or Sharing(), [field.name for field in numbers]
+    wanted = [] if kernel.sharing is None else ["scale", *(["zero"] if kernel.has_zero else [])]
+    entry = sharing.entry_shape(layout.num_heads, layout.head_dim), sharing.tokens
+    if names != wanted:
+        raise QuantKVError(f"the codec's kernel reads {wanted} beside codes, its fields are {names}")
+    if any(((field.heads, field.width), field.tokens) != entry for field in numbers):
+        raise QuantKVError(f"the codec's kernel shares scales as {sharing}, its fields {numbers} do not")
+    if kernel.number == "table" and len(kernel.table) != 2 ** (elements.bits or 0):
+        raise QuantKVError(f"a table of {len(kernel.table)} numbers for codes of {elements.bits} bits")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -52,7 +52,9 @@ class ReportedKind(RowKind):
         from quantkv.studies.changes import single
 
         for name in self._numbers():
-            yield single(name, heading(name)[1], *(row[self.name].get(name) for row in (a, b)))
+            _, unit, scale = heading(name)
+            given = [row[self.name].get(name) for row in (a, b)]
+            yield single(name, unit, *(None if value is None else value * scale for value in given))
 
     def _numbers(self) -> dict[str, Sequence[str]]:
         """Its numbers, each with the names of the ends of its interval."""

@@ -16,7 +16,7 @@ from quantkv.codecs.registry import FAMILIES
 from quantkv.peers.peer import Peer
 from quantkv.plugins import Origin
 from quantkv.policy import POLICIES
-from quantkv.rows.kinds import known
+from quantkv.rows.kinds import known, origin
 from quantkv.spec.specs import CacheSpec
 
 OF_QUALITY = "native-v4"
@@ -35,11 +35,13 @@ def same_number(kind: str, facts: Mapping[str, Any]) -> Iterator[Mapping[str, An
         yield from (dict(facts) | {"engine": other} for other in ENGINES if other != facts["engine"])
 
 
-def rules(spec: Arm) -> dict[str, Origin]:
-    """Where the codecs and policies of a format come from, by their names, as far as they have versions: a
-    package's, or a file's SHA-256."""
+def rules(spec: Arm, kind: str) -> dict[str, Origin]:
+    """Where a format's codecs and policies and a kind come from, by their names, as far as they
+    have versions: a package's, or a file's SHA-256."""
     ours = spec.on_top if isinstance(spec, Peer) else spec
     found = dict(_origins(ours)) if isinstance(ours, CacheSpec) else {}
+    if (measures := origin(kind)) is not None:
+        found[f"kind {kind}"] = measures
     return {name: found[name] for name in sorted(found) if found[name].version}
 
 

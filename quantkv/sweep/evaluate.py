@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quantkv.arms.arm import Format, format_name, parse_format
+from quantkv.arms.arm import BASELINE, Format, format_name, parse_format
 from quantkv.arms.formats import GivenFormat
 from quantkv.data import Text, load_text
 from quantkv.errors import QuantKVError
@@ -22,6 +22,7 @@ from quantkv.measurements.quality.protocols import Protocol, make_protocol
 from quantkv.measurements.retrieval.haystack import TAIL
 from quantkv.measurements.retrieval.tasks import DEPTHS, SAMPLES, task_names
 from quantkv.models import model_identity
+from quantkv.models.names import is_built_in
 from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row
 from quantkv.rows.frames import Evaluation
@@ -144,7 +145,9 @@ def _measured(
     """The rows of formats by their labels; `axes` are other parts of a sweep file, sections of kinds too."""
     identity = model_identity(model)
     dtype = str(model.dtype).removeprefix("torch.")
-    entry = {"id": identity["model"], "revision": identity["revision"], "dtype": dtype}
+    name = str(identity["model"])
+    revision = None if is_built_in(name) or name.lower().endswith(".gguf") else identity["revision"]
+    entry = {"id": identity["model"], "revision": revision, "dtype": dtype}
     formats = [GivenFormat.of(label, arm) for label, arm in arms.items()]
     sweep = validate({"schema": 1, "models": entry, "formats": formats} | axes, where="evaluation")
     session = LoadedModel(model, tok, sweep.models[0], sweep, texts())
@@ -179,10 +182,15 @@ def _labelled(formats: Iterable[Format] | Mapping[str, Format]) -> dict[str, For
     if not items:
         raise QuantKVError(f"formats must be a list, such as ['int4-head', 'kivi-2'], not {formats!r}")
     labels = [label for label, _ in items]
+    if wrong := [label for label in labels if not isinstance(label, str) or not label]:
+        raise QuantKVError(f"formats are called by words, not {wrong[0]!r}")
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise QuantKVError(f"two formats are called {twice!r}; give a mapping of names to formats")
-    return {label: parse_format(given) for label, given in items}
+    arms = {label: parse_format(given) for label, given in items}
+    if arms.get(BASELINE, BASELINE) != BASELINE:
+        raise QuantKVError(f"{BASELINE!r} is the cache that others are held against: name this otherwise")
+    return arms
 
 
 def _packed(formats: Formats) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class LoadedModel:
         facts |= {"metrics": known(cell.kind).version}
         facts |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
         facts |= {"function": cell.label} if is_function(cell.spec) else {}
-        if own := rules(cell.spec):
+        if own := rules(cell.spec, cell.kind):
             facts["rules"] = {name: origin.version for name, origin in own.items()}
         if (fitted := self._fitted(cell)) is not None and fitted.reasons:
             facts["exact_layers"] = list(fitted.reasons)
@@ -97,7 +97,7 @@ class LoadedModel:
         made |= {"threads": protocol.get("threads") or torch.get_num_threads(), "seconds": round(seconds, 3)}
         made |= {"started": started.isoformat(timespec="seconds")}
         made |= {"peer": versions(cell.spec)} if isinstance(cell.spec, Peer) else {}
-        if own := rules(cell.spec):
+        if own := rules(cell.spec, cell.kind):
             made["rules"] = {name: f"{origin.name} {origin.version}" for name, origin in own.items()}
         made |= {"codecs": CODEC_VERSION, "keyed": cell.keyed(self.facts(cell))}
         effective, section = self._effective(cell, result.get("effective")), result.get(cell.kind)
