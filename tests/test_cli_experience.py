@@ -131,6 +131,7 @@ def test_describe_in_json() -> None:
     assert (told["format"], told["layers_quantized"], len(told["layers"])) == ("fp16", 2, 2)
 
 
+@pytest.mark.long("draws every figure")
 def test_report_in_json_holds_the_table_and_the_files(tmp_path: Path) -> None:
     for row in sweep_rows((512,), ("int4-head",)):
         write_row(row | {"key": f"{row['kind']}-{row['requested']['format']}"}, tmp_path)

@@ -52,6 +52,7 @@ def test_the_baseline_holds_what_the_formula_says():
     json.dumps(answer, allow_nan=False)
 
 
+@pytest.mark.long("memory is measured by a worker that loads the model anew")
 def test_a_phase_that_was_not_asked_for_is_null():
     found = memory_worker.measure(job(phases=["prefill"]))["memory"]
     assert found["decode_peak_bytes"] is None

@@ -59,6 +59,7 @@ def test_a_results_folder_reports_into_itself(tmp_path: Path) -> None:
     assert write_report(tmp_path, figures=["memory"], files=["png"], tables=["csv"], html=False) == written
 
 
+@pytest.mark.long("draws reports one after the other")
 def test_figures_of_an_earlier_report_do_not_stay_beside_the_new_ones(tmp_path: Path) -> None:
     """A second model renames the figures; what the user has put there stays."""
     one = sweep_rows(contexts=(512,), formats=("int4-head",))

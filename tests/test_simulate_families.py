@@ -101,6 +101,7 @@ def test_one_pass_is_decoding(family: str) -> None:
     assert distance(as_a_tail(model, SPEC), model, expected) <= NEAR
 
 
+@pytest.mark.long("its first case imports the families that it builds")
 @pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text", "hrm_text"])
 def test_an_override_by_layer_goes_with_the_layer_that_caches(family: str) -> None:
     """Layers 2 and 3 of the sharing models read layers 0 and 1, and each module of HRM caches several layers:

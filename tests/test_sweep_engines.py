@@ -65,6 +65,7 @@ def test_quality_is_bit_for_bit_the_same_on_every_engine(monkeypatch: pytest.Mon
     assert found and all(other == first for other in found.values())
 
 
+@pytest.mark.long("a sweep for each of four builds")
 @needs_engine
 def test_a_quality_cell_is_not_measured_again_where_another_build_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
