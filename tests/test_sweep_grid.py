@@ -93,6 +93,7 @@ def test_facts_change_the_key_and_names_do_not() -> None:
     cell = base()
     named = cells(formats=[{"name": "mine", "spec": "int8-head"}], quality={"text": "a-file"})[0]
     assert cell.key({"fingerprint": "f"}) != cell.key({"fingerprint": "g"})
+    assert cell.key({"threads": 1}) != cell.key({"threads": 2}), "as they stand in the facts of speed"
     assert named.label == "mine" and named.key({"fingerprint": "f"}) == cell.key({"fingerprint": "f"})
 
 
