@@ -29,7 +29,8 @@ class Rope:
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """One tensor of one layer: `[B, num_heads, T, head_dim]` of `dtype`. `rope` is None for values and where
-    keys are not turned; `constants` hold what a method was calibrated with, by name."""
+    keys are not turned; `rope_unknown` says why nobody knows how they are, and then methods that need to know
+    are refused. `constants` hold what a method was calibrated with, by name."""
 
     tensor: Which
     num_heads: int
@@ -38,6 +39,10 @@ class Place:
     layer: int = 0
     rope: Rope | None = None
     constants: Mapping[str, Tensor] = field(default_factory=dict)
+    rope_unknown: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.tensor}s of layer {self.layer}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

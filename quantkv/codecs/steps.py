@@ -3,7 +3,12 @@
 A step is applied before a codec encodes and undone after it decodes. How it folds says what attention may do
 instead of undoing it token by token: `linear` steps go into the query and the output, a `shift` into a bias
 of the scores and a sum of the output, a `scale` into the token's own factor; `no` means that every tile is
-undone. All of them add in an order that does not depend on how many tokens come at once.
+undone. With `q · undo(y)` a score, the query that meets y itself is `q H` (Hadamard), `q R` (Matrix) and
+`q λ` (Stretch).
+
+Every number is made by additions, multiplications and divisions of whole tensors, one after the other, each
+rounded by itself. So it depends neither on how many tokens or rows come at once, nor on how they lie in
+memory; sums inside one operation (products of matrices, means) would.
 """
 
 from __future__ import annotations
@@ -135,15 +140,20 @@ class Turn:
         return self._turned(x, tokens, 1.0)
 
     def _turned(self, x: Tensor, tokens: Tokens, sign: float) -> Tensor:
+        assert len(tokens.first) == len(x), "every row has a position"
         cos, sin = (t.to(x.device, x.dtype) for t in angles(self.rope, tuple(tokens.first), x.shape[-2]))
-        half = len(self.rope.frequencies)
-        turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-        pairs = turned.unflatten(-1, (half, 2)).movedim(-1, -2) if self.rope.interleaved else turned.unflatten(-1, (2, half))
-        first, second = pairs.unbind(-2)
+        first, second = self._pairs(x)
         sin = sin * sign
-        both = torch.stack([first * cos - second * sin, second * cos + first * sin], -2)
-        both = both.movedim(-2, -1).flatten(-2) if self.rope.interleaved else both.flatten(-2)
-        return torch.cat([both, rest], -1)
+        both = first * cos - second * sin, second * cos + first * sin
+        turned = torch.stack(both, -1).flatten(-2) if self.rope.interleaved else torch.cat(both, -1)
+        return torch.cat([turned, x[..., turned.shape[-1] :]], -1)
+
+    def _pairs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and the second channels of the pairs that turn."""
+        half = len(self.rope.frequencies)
+        if self.rope.interleaved:
+            return x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
+        return x[..., :half], x[..., half : 2 * half]
 
 
 _BLOCK = 1024
@@ -157,7 +167,7 @@ def angles(rope: Rope, first: tuple[int, ...], length: int) -> tuple[Tensor, Ten
 
 
 def _positions(rope: Rope, first: int, length: int) -> tuple[Tensor, Tensor]:
-    low, high = first // _BLOCK, (first + length - 1) // _BLOCK
+    low, high = first // _BLOCK, (first + max(length, 1) - 1) // _BLOCK
     blocks = [_angle_block(rope, number) for number in range(low, high + 1)]
     start = first - low * _BLOCK
     cos, sin = (torch.cat(parts)[start : start + length] for parts in zip(*blocks, strict=True))
@@ -176,8 +186,8 @@ Step = Hadamard | Matrix | Shift | Stretch | TokenScale | Turn
 
 
 def fold(steps: tuple[Step, ...]) -> bool:
-    """Whether attention can read tokens without undoing any step: each folds, and no shift is undone after a
-    token's own scale (it would differ from token to token)."""
+    """Whether attention can read tokens without undoing any step: each folds, and no shift is applied after
+    a token's own scale (which, undone later, would multiply it by another number for each token)."""
     kinds = [step.folds for step in steps]
     scaled = kinds.index("scale") if "scale" in kinds else len(kinds)
     return "no" not in kinds and "shift" not in kinds[scaled + 1 :]

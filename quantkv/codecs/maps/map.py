@@ -13,7 +13,7 @@ from quantkv.codecs.steps import Step
 
 
 class Map(ABC):
-    """Stateless; one instance serves every layer. Maps of a chain are applied in order and undone in reverse."""
+    """Stateless; one instance serves every layer. A chain applies in order and is undone in reverse."""
 
     tensors: ClassVar[tuple[Which, ...]] = ("key", "value")
     """Of what it is a map. Said once for keys and values, one for keys alone goes to the keys."""
