@@ -16,15 +16,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from quantkv.codecs import Codec, codec_family, compute_dtype
-from quantkv.policy import Window
-from quantkv.spec.specs import CacheSpec, parse_spec
+from quantkv.codecs import Place, Stored, Tokens, codec_family, compute_dtype
+from quantkv.engines import Engine, engine_for
+from quantkv.engines.choosing import REFERENCE
+from quantkv.spec.specs import CacheSpec, Half, parse_spec
 from quantkv.spec.tensors import GROUPED, TensorSpec, default_flush
-from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, TensorStore, page_layout
+from quantkv.store import TensorStore, page_layout
 from quantkv.store.layout import tensor_nbytes
 
 HEADS, HEAD_DIM, GROUP = 2, 32, 8
-CALLS = ([192], [48, 16, 7, 121], [1] * 192)
+LENGTH = 192
+CPU = torch.device("cpu")
 AWKWARD = (0.0, 5.0, -3.0, 1e-30, 6e4)
 
 
@@ -32,15 +34,13 @@ def check_codec(spec: str | CacheSpec) -> None:
     """Run every check on a format. Raises AssertionError."""
     parsed = parse_spec(spec)
     assert parse_spec(str(parsed)) == parsed, f"{parsed} does not survive its own short string"
-    windows = parsed.key_window, parsed.value_window
-    for tensor, window, lanes in zip((parsed.key, parsed.value), windows, (KEY_LANES, VALUE_LANES)):
-        codec, window = tensor.build(), replace(window, sinks=2, reserve=8)
-        check_words(tensor.codec)
-        check_fields(codec)
-        check_awkward_groups(codec)
-        check_rows_are_independent(codec)
-        check_store(tensor, window, lanes)
-        check_kernel(tensor, window, lanes)
+    for half in parsed.halves:
+        check_words(half.tensor.codec)
+        check_fields(half)
+        check_awkward_groups(half)
+        check_rows_are_independent(half)
+        check_store(half)
+        check_engines(half)
     check_decode_exact(parsed)
 
 
@@ -65,25 +65,25 @@ def _worded(name: str, word: str | None) -> TensorSpec:
 
 
 def _same(one: TensorSpec, other: TensorSpec) -> bool:
-    codecs = one.build(), other.build()
-    length = 16 * math.lcm(*(codec.group_tokens for codec in codecs))
+    length = 16 * math.lcm(one.build().group_tokens, other.build().group_tokens)
     x = torch.randn(1, HEADS, length, HEAD_DIM, generator=torch.Generator().manual_seed(0))
-    first, second = (codec.encode(x) for codec in codecs)
+    first, second = (encoded(tensor.at(Place("key", HEADS, HEAD_DIM)), x) for tensor in (one, other))
     return first.keys() == second.keys() and all(
         first[field].dtype == second[field].dtype and torch.equal(first[field], second[field])
         for field in first
     )
 
 
-def check_fields(codec: Codec) -> None:
+def check_fields(half: Half) -> None:
     """Encoding gives exactly the declared fields, and decoding gives the shape and dtype asked for."""
-    length = math.lcm(codec.group_tokens, 4)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        stored = half.stored(HEADS, HEAD_DIM, dtype)
+        length = _enough(stored)
         x = torch.randn(3, HEADS, length, HEAD_DIM).to(dtype)
-        declared, encoded = codec.fields(HEADS, HEAD_DIM, dtype), codec.encode(x)
-        assert {f.name for f in declared} == set(encoded), f"declared {declared}, encoded {sorted(encoded)}"
-        for field in declared:
-            got = encoded[field.name]
+        made = encoded(stored, x)
+        assert {f.name for f in stored.fields} == set(made), f"declared {stored.fields}, made {sorted(made)}"
+        for field in stored.fields:
+            got = made[field.name]
             want = (3, field.heads, length // field.tokens, field.width)
             assert (tuple(got.shape), got.dtype) == (want, field.dtype), (
                 f"{field.name}: {tuple(got.shape)} {got.dtype}, declared {want} {field.dtype}"
@@ -91,53 +91,55 @@ def check_fields(codec: Codec) -> None:
             assert field.bits is None or int(got.max()) < 2**field.bits, (
                 f"{field.name}: the code {int(got.max())} does not fit the declared {field.bits} bits"
             )
-        decoded = codec.decode(encoded, HEAD_DIM, compute_dtype(dtype))
-        assert (decoded.shape, decoded.dtype) == (x.shape, compute_dtype(dtype)), (
-            "decode changes the shape or dtype"
-        )
-    for lanes in (KEY_LANES, VALUE_LANES):
-        layout = page_layout(codec, HEADS, HEAD_DIM, torch.float32, lanes)
-        assert layout.page_tokens % codec.group_tokens == 0
+        decoded = round_trip(stored, x)
+        assert (decoded.shape, decoded.dtype) == (x.shape, compute_dtype(dtype)), "decoding changes the shape"
+        assert page_layout(stored).page_tokens % stored.group_tokens == 0
 
 
-def check_awkward_groups(codec: Codec) -> None:
+def check_awkward_groups(half: Half) -> None:
     """Constant groups, tiny and large ones, and one spike all come back finite."""
+    stored = half.stored(HEADS, HEAD_DIM, torch.float32)
     for value in AWKWARD:
-        x = torch.full((1, HEADS, codec.group_tokens, HEAD_DIM), value)
+        x = torch.full((1, HEADS, _enough(stored), HEAD_DIM), value)
         spiked = x.clone()
         spiked[0, 0, 0, 0] = 6e4
         for given in (x, spiked):
-            assert torch.isfinite(round_trip(codec, given)).all(), f"groups of {value} do not stay finite"
+            assert torch.isfinite(round_trip(stored, given)).all(), f"groups of {value} do not stay finite"
 
 
-def check_rows_are_independent(codec: Codec) -> None:
+def check_rows_are_independent(half: Half) -> None:
     """What one row holds never changes another row's values."""
-    x = torch.randn(2, HEADS, codec.group_tokens, HEAD_DIM)
+    stored = half.stored(HEADS, HEAD_DIM, torch.float32)
+    x = torch.randn(2, HEADS, _enough(stored), HEAD_DIM)
     scaled = x.clone()
     scaled[1] *= 1000
-    assert torch.equal(round_trip(codec, x)[0], round_trip(codec, scaled)[0]), "a row changes another row"
+    assert torch.equal(round_trip(stored, x)[0], round_trip(stored, scaled)[0]), "a row changes another row"
 
 
-def check_store(tensor: TensorSpec, window: Window, lanes: Lanes = KEY_LANES) -> None:
+def check_store(half: Half) -> None:
     """Call sizes do not matter, packed values stay, the window is exact, bytes have their closed form,
     roll-back is exact."""
-    x = torch.randn(2, HEADS, 192, HEAD_DIM)
-    results = [_filled(tensor, window, lanes, x, calls) for calls in CALLS]
-    reads = [store.view().read(0, 192) for store in results]
+    length = LENGTH + half.stored(HEADS, HEAD_DIM, torch.float32).fit_tokens
+    x = torch.randn(2, HEADS, length, HEAD_DIM)
+    results = [_filled(half, x, calls) for calls in ([length], [48, 16, 7, length - 71], [1] * length)]
+    reads = [store.view().read(0, length) for store in results]
     assert all(torch.equal(read, reads[0]) for read in reads), "the sizes of the calls change what is stored"
     store = results[0]
-    store.truncate(192 - window.reserve)
-    store.append(x[:, :, 192 - window.reserve :])
-    assert torch.equal(store.view().read(0, 192), reads[0]), "going back within the reserve leaves a trace"
+    back = length - store.window.reserve
+    store.truncate(back)
+    store.append(x[:, :, back:])
+    assert torch.equal(store.view().read(0, length), reads[0]), "going back within the reserve leaves a trace"
 
 
-def _store(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor) -> TensorStore:
-    return TensorStore(tensor.build(), window, (2, HEADS, HEAD_DIM), x.dtype, x.device, lanes=lanes)
+def _store(half: Half, engine: Engine | None = None) -> TensorStore:
+    stored = half.stored(HEADS, HEAD_DIM, torch.float32)
+    window = replace(half.window, sinks=2, reserve=8)
+    return TensorStore(stored, window, 2, CPU, engine or engine_for(stored, CPU)[0])
 
 
-def _filled(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor, calls: list[int]) -> TensorStore:
-    store = _store(tensor, window, lanes, x)
-    seen, packed = None, 0
+def _filled(half: Half, x: Tensor, calls: list[int]) -> TensorStore:
+    store = _store(half)
+    window, seen, packed = store.window, None, 0
     for size in calls:
         start = store.length
         view = store.append(x[:, :, start : start + size])
@@ -148,21 +150,22 @@ def _filled(tensor: TensorSpec, window: Window, lanes: Lanes, x: Tensor, calls: 
         )
         assert seen is None or torch.equal(read[:, :, :packed], seen[:, :, :packed]), "a packed value changed"
         seen, packed = read, min(first, start)
-        predicted = tensor_nbytes(store.codec, window, store.shape, x.dtype, lanes, store.length)
+        predicted = tensor_nbytes(store.stored, window, 2, store.length)
         assert store.nbytes == predicted, f"{store.nbytes} bytes held, {predicted} predicted"
     return store
 
 
-def check_kernel(tensor: TensorSpec, window: Window, lanes: Lanes) -> None:
-    """Where the codec tells native kernels how to read its fields, they read what `decode` gives."""
-    x = torch.randn(2, HEADS, 192, HEAD_DIM)
-    stores = [_store(tensor, window, lanes, x) for _ in range(2)]
-    stores[1].pages.format = None  # the codec's own encode and decode
+def check_engines(half: Half) -> None:
+    """Every engine that serves the format reads the numbers that its declaration gives."""
+    stores = [_store(half), _store(half, REFERENCE)]
+    x = torch.randn(2, HEADS, LENGTH + stores[0].stored.fit_tokens, HEAD_DIM)
     for store in stores:
         store.append(x)
-    by_kernel, by_codec = (store.view().read(0, 192) for store in stores)
-    same = torch.allclose(by_kernel, by_codec, rtol=1e-6, atol=0.0)
-    assert same, "native kernels read other numbers than decode gives"
+    served, declared = (store.view().read(0, x.shape[2]) for store in stores)
+    slack = 1e-6 * float(declared.abs().max())
+    assert torch.allclose(served, declared, rtol=1e-6, atol=slack if stores[0].stored.steps else 0.0), (
+        f"{stores[0].pages.engine.name} reads other numbers than are declared"
+    )
 
 
 def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> None:
@@ -177,6 +180,8 @@ def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> 
     model, _ = load_model("random-llama", dtype="float64")
     key, value = (replace(tensor, recent=min(tensor.recent, 8)) for tensor in (spec.key, spec.value))
     spec = replace(spec, key=key, value=value)
+    waits = max(half.window.after for half in spec.halves)
+    length, prefill = length + waits, prefill + waits
     ids = torch.randint(model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), fused_attention(model):
         cache = {cache_argument(model): QuantizedCache(model.config, spec)}
@@ -188,6 +193,25 @@ def check_decode_exact(spec: CacheSpec, length: int = 96, prefill: int = 48) -> 
     assert gap <= 1e-6, f"decoding token by token differs from the decode-exact pass by {gap:.1e}"
 
 
-def round_trip(codec: Codec, x: Tensor) -> Tensor:
+def tokens_of(stored: Stored, x: Tensor) -> Tokens:
+    """Tokens `[N, H, T, D]` as the first ones of their rows, with the state that is fitted on them."""
+    first = [0] * len(x)
+    state = stored.fit(x[:, :, : stored.fit_tokens], first) if stored.fit_tokens else {}
+    return Tokens(stored.place, first, state)
+
+
+def encoded(stored: Stored, x: Tensor) -> dict[str, Tensor]:
+    """`[N, H, T, D]` as fields."""
+    return stored.encode(x, tokens_of(stored, x))
+
+
+def round_trip(stored: Stored, x: Tensor) -> Tensor:
     """`[N, H, T, D]` encoded and decoded again."""
-    return codec.decode(codec.encode(x), x.shape[-1], compute_dtype(x.dtype))
+    tokens = tokens_of(stored, x)
+    return stored.decode(stored.encode(x, tokens), tokens, compute_dtype(x.dtype))
+
+
+def _enough(stored: Stored) -> int:
+    """Tokens for a state and for a whole group."""
+    together = math.lcm(stored.group_tokens, 4)
+    return -(-max(1, stored.fit_tokens) // together) * together

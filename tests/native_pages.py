@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quantkv import TensorSpec, parse_spec
-from quantkv.native import FLOATS
+from quantkv.engines.native import FLOATS
 from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 from quantkv.store.layout import page_format
 from quantkv.store.pages import PageStore

@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from quantkv import CacheSpec, TensorSpec
-from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
+from quantkv.codecs import Place, Stored
+from quantkv.codecs.place import Which
+from quantkv.engines import Engine, engine_for
+from quantkv.store import TensorStore
 
 HEADS, DIM = 2, 32
 CPU = torch.device("cpu")
@@ -14,16 +17,28 @@ CPU = torch.device("cpu")
 
 def new_store(
     spec: CacheSpec,
-    which: str = "key",
+    which: Which = "key",
     rows: int = 1,
     pads: list[int] | None = None,
     heads: int = HEADS,
     dim: int = DIM,
+    engine: Engine | None = None,
 ) -> TensorStore:
     tensor: TensorSpec = getattr(spec, which)
     window = tensor.window(spec.sinks, spec.reserve, spec.quantize_after)
-    lanes = KEY_LANES if which == "key" else VALUE_LANES
-    return TensorStore(tensor.build(), window, (rows, heads, dim), torch.float32, CPU, pads, lanes=lanes)
+    stored = tensor.at(Place(which, heads, dim))
+    return TensorStore(stored, window, rows, CPU, engine or engine_for(stored, CPU)[0], pads)
+
+
+def at_place(
+    tensor: TensorSpec,
+    which: Which = "key",
+    heads: int = HEADS,
+    dim: int = DIM,
+    dtype: torch.dtype = torch.float32,
+) -> Stored:
+    """The method of a spec where tests put it."""
+    return tensor.at(Place(which, heads, dim, dtype))
 
 
 def feed(store: TensorStore, x: Tensor, sizes: list[int]) -> None:

@@ -12,7 +12,7 @@ from stores import CPU, feed, new_store
 from torch import Tensor
 
 from quantkv import QuantKVError, parse_spec
-from quantkv.attention import AttentionOptions, KVHandle, PlainReadable, attend
+from quantkv.engines import AttentionOptions, KVHandle, PlainReadable, attend
 from quantkv.policy import Window
 from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
 

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from quantkv import native
 from quantkv.bench import decode, machine, table
 from quantkv.bench.attention import BASELINE, FOLDED, bench_attention
 from quantkv.bench.decode import LEAST_STEPS, add_growth, bench_decode, clocked_updates, update_steps
@@ -25,6 +24,7 @@ from quantkv.bench.settings import AttentionSettings, DecodeSettings, EncodeSett
 from quantkv.bench.work import ModelWork
 from quantkv.commands.cli import app
 from quantkv.cores import cores
+from quantkv.engines import native
 from quantkv.instruments.statistics import ratios
 from quantkv.models import random_model
 from quantkv.peers import versions, worker

@@ -95,7 +95,7 @@ def test_what_is_left_reads_and_goes_on_as_before(spec: str) -> None:
 
 
 def test_attention_reads_the_pages_where_they_lie_now() -> None:
-    from quantkv.attention import attend
+    from quantkv.engines import attend
 
     cropped, query = filled("int4-head+q1", 2000), torch.randn(1, 4, 1, 32)
     for length in (300, 150):

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from quantkv import QuantizedCache, cache_argument
-from quantkv.attention import AttentionOptions, KVHandle, attend
+from quantkv.engines import AttentionOptions, KVHandle, attend
 from quantkv.models import random_model
 
 SPEC, NEW = "int4-head+r8+f16+s2+k8", 24

@@ -14,10 +14,10 @@ import quantkv
 
 ROOMS = """
     errors files cores quiet version
-    wording plugins data native
+    wording plugins data
     codecs policy
     store
-    spec attention
+    spec engines
     cache
     models instruments
     decode_exact peers

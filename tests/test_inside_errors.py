@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig
 
 from quantkv import QuantizedCache
-from quantkv.attention import AttentionOptions
+from quantkv.engines import AttentionOptions
 from quantkv.measurements.inside.capture import LayerCall
 from quantkv.measurements.inside.layer_errors import Held, exact_output, held, layer_errors, relative_rms
 

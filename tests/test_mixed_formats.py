@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaConfig
 
 from quantkv import QuantizedCache, evaluate, load_model, parse_spec, presets
-from quantkv.attention import AttentionOptions, attend
-from quantkv.attention.reference import attend as reference
 from quantkv.data import Text
+from quantkv.engines import AttentionOptions, attend
+from quantkv.engines.attention import attend as reference
 from quantkv.store import View
 
 WINDOW = "r8+f16+s2+k8"

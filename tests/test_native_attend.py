@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packs import Pack, random_pages
 
-from quantkv.native import kernels
+from quantkv.engines.native import kernels
 
 native = kernels()
 if native is None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from quantkv import TensorSpec
 from quantkv.codecs import Kernel, Sharing
 from quantkv.codecs.affine import Affine
-from quantkv.native import kernels
+from quantkv.engines.native import kernels
 from quantkv.store.layout import page_format
 
 native = kernels()

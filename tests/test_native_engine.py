@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from test_attention import causal_mask, naive
 
 from quantkv import QuantKVError, native, parse_spec
-from quantkv.attention import AttentionOptions, attend
-from quantkv.attention import native as engine
 from quantkv.cache.layer import QuantizedLayer
+from quantkv.engines import AttentionOptions, attend
+from quantkv.engines import native as engine
 
 pytestmark = pytest.mark.skipif(native.isa() is None, reason="the native engine is not here")
 ISAS = native.kernels().usable_isas() if native.isa() else []

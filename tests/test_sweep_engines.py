@@ -14,7 +14,7 @@ from fake_measure import FakeMeasure, sweep
 from rich.console import Console
 
 import quantkv
-from quantkv import native
+from quantkv.engines import native
 from quantkv.measurements.quality.run import quality_block
 from quantkv.rows.files import read_rows
 from quantkv.spec import presets

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from quantkv import QuantizedCache, use
-from quantkv.attention import AttentionOptions, attend
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.sliding import QuantizedSlidingLayer
+from quantkv.engines import AttentionOptions, attend
 from quantkv.models import random_model
 
 PAIRS = [

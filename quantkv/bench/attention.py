@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from quantkv.attention import attend
 from quantkv.bench.machine import Probe, instruction_set
 from quantkv.bench.report import Report, Row, faster, make_report, timed_row
 from quantkv.bench.rounds import Arm, Progress, quiet, refused, rest, take_turns
 from quantkv.bench.settings import AttentionSettings
 from quantkv.cache.layer import QuantizedLayer
+from quantkv.engines import attend
 from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.store import View
 

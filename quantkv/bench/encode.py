@@ -14,8 +14,11 @@ from quantkv.bench.machine import Probe, instruction_set
 from quantkv.bench.report import Report, Row, faster, make_report, timed_row
 from quantkv.bench.rounds import Arm, Progress, quiet, refused, take_turns
 from quantkv.bench.settings import EncodeSettings
+from quantkv.codecs import Place
+from quantkv.codecs.place import Which
+from quantkv.engines import Engine, engine_for
+from quantkv.engines.choosing import REFERENCE
 from quantkv.spec.specs import CacheSpec, TensorSpec, parse_spec
-from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
 from quantkv.store.pages import PageStore
 from quantkv.store.tensor import ENCODE_TOKENS
 
@@ -39,7 +42,7 @@ def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> Report
 
 
 def _format_arms(text: str, spec: CacheSpec, settings: EncodeSettings) -> Iterator[Arm]:
-    for which, tensor in (("key", spec.key), ("value", spec.value)):
+    for which, tensor, _ in spec.halves:
         whole = max(1, settings.tokens // tensor.flush) * tensor.flush
         chunk = "raw token" if tensor.is_raw else "flush chunk"
         for case, tokens, runs in (("prefill", whole, 1), (chunk, tensor.flush, CHUNKS_PER_SAMPLE)):
@@ -54,9 +57,8 @@ def _case_arms(
     noise, tokens = torch.Generator().manual_seed(settings.seed), about["tokens"]
     x = torch.randn(1, settings.heads, tokens, settings.head_dim, generator=noise)
     span = -(-ENCODE_TOKENS // tensor.flush) * tensor.flush
-    native, plain = (new_store(tensor, about["tensor"], settings) for _ in range(2))
-    no_native, layout = native.format is None, plain.layout
-    plain.format = None
+    native, plain = (new_store(tensor, about["tensor"], settings, engine) for engine in (None, REFERENCE))
+    no_native, layout = type(native.engine) is type(REFERENCE), plain.layout
     for encoder, store in (("torch", plain),) if no_native else (("native", native), ("torch", plain)):
         yield Arm(
             f"{about['format']} {about['tensor']} {about['case']} {encoder}",
@@ -70,11 +72,12 @@ def _case_arms(
         )
 
 
-def new_store(tensor: TensorSpec, which: str, settings: EncodeSettings) -> PageStore:
-    """An empty store of one row of keys or values."""
-    codec, lanes = tensor.build(), KEY_LANES if which == "key" else VALUE_LANES
-    layout = page_layout(codec, settings.heads, settings.head_dim, torch.float32, lanes)
-    return PageStore(codec, layout, 1, torch.device("cpu"))
+def new_store(
+    tensor: TensorSpec, which: Which, settings: EncodeSettings, engine: Engine | None = None
+) -> PageStore:
+    """An empty store of one row of keys or values, served by an engine or, by default, as a cache's is."""
+    cpu, stored = torch.device("cpu"), tensor.at(Place(which, settings.heads, settings.head_dim))
+    return PageStore(stored, engine or engine_for(stored, cpu)[0], 1, cpu)
 
 
 def append(store: PageStore, x: Tensor, span: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import torch
 
-from quantkv import native
+from quantkv.engines import native
 from quantkv.errors import QuantKVError
 from quantkv.instruments import timing
 from quantkv.instruments.verdict import MAX_DRIFT

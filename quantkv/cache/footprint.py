@@ -32,8 +32,8 @@ def layer_nbytes(layer: LayerShape, spec: CacheSpec | None, length: int, rows: i
     spec, span = (spec, None) if window is None else (replace(spec, sinks=0), window - 1)
     nbytes = 0
     for half, shape in _halves(layer, spec):
-        codec, held_as = half.tensor.build(), (rows, shape.heads, shape.width)
-        nbytes += tensor_nbytes(codec, half.window, held_as, shape.dtype, half.lanes, length, span=span)
+        stored = half.stored(shape.heads, shape.width, shape.dtype)
+        nbytes += tensor_nbytes(stored, half.window, rows, length, span=span)
     return nbytes
 
 

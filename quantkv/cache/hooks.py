@@ -18,9 +18,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from quantkv.attention import AttentionOptions, KVHandle, PlainReadable, attend
 from quantkv.cache.names import IMPLEMENTATION
 from quantkv.cache.padding import have_masks_tell, is_padding, tell_cache
+from quantkv.engines import AttentionOptions, KVHandle, PlainReadable, attend
 from quantkv.errors import QuantKVError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from quantkv import native
-from quantkv.attention import KVHandle
 from quantkv.cache.notices import Notices
 from quantkv.cache.padding import counted_padding
+from quantkv.codecs import Place, Stored
+from quantkv.engines import KVHandle, engine_for
 from quantkv.errors import QuantKVError
-from quantkv.spec.specs import CacheSpec
+from quantkv.spec.specs import CacheSpec, Half
 from quantkv.store import TensorStore, View
 
+ANY_WIDTH = 1024
+"""A head's width that groups divide, as long as no tensor has shown its own."""
 PAST_RECORDING_RESERVE = 256
 """Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
 _PICKS: dict[str, Callable[[Tensor, Any], Tensor]] = {
@@ -92,14 +94,22 @@ class QuantizedLayer(DynamicLayer):
     ) -> None:
         """Build the stores for tensors of this shape, dtype and device."""
         self.key_store, self.value_store = (
-            TensorStore(
-                half.tensor.build(), replace(half.window, reserve=self._reserve),
-                (x.shape[0], x.shape[1], x.shape[3]), x.dtype, x.device, pads, lanes=half.lanes,
-            )
+            self._new_store(half, x, pads)
             for half, x in zip(self.spec.halves, (key_states, value_states), strict=True)
-        )  # fmt: skip
+        )
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
+
+    def stored(self, half: Half, x: Tensor) -> Stored:
+        """How the keys, or the values, of this layer are stored, of which `x` `[B, H, T, D]` are some."""
+        return half.tensor.at(Place(half.which, x.shape[1], x.shape[3], x.dtype))
+
+    def _new_store(self, half: Half, x: Tensor, pads: list[int] | None) -> TensorStore:
+        stored = self.stored(half, x)
+        engine, _ = engine_for(stored, x.device)
+        return TensorStore(
+            stored, replace(half.window, reserve=self._reserve), len(x), x.device, engine, pads
+        )
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -254,14 +264,25 @@ class QuantizedLayer(DynamicLayer):
     @property
     def engine(self) -> str:
         """The engine that reads this layer's pages: `native-` and its build, or `reference`."""
-        return f"native-{native.isa()}" if native.isa() is not None and self.has_kernels else "reference"
+        return self._served[0]
 
     @property
-    def has_kernels(self) -> bool:
-        """Whether native kernels read this layer; before the first update, as far as the spec says."""
+    def engine_why(self) -> str:
+        """Why it is the reference; empty where it is not."""
+        return self._served[1]
+
+    @property
+    def _served(self) -> tuple[str, str]:
+        """The engine, and why none before it; before the first update as far as the spec says."""
         if self.stores:
-            return all(store.view().has_kernels for store in self.stores)
-        return all(tensor.build().kernel() is not None for tensor in (self.spec.key, self.spec.value))
+            methods = [(store.stored, store.device) for store in self.stores]
+        else:
+            methods = [
+                (half.stored(1, ANY_WIDTH, torch.float32), torch.device("cpu")) for half in self.spec.halves
+            ]
+        served = [engine_for(*method) for method in methods]
+        engine, _ = served[0] if served[0][1] else served[1]
+        return engine.name, "; ".join(dict.fromkeys(why for _, why in served if why))
 
     def storages(self) -> Iterable[Tensor]:
         for store in self.stores:
@@ -307,7 +328,8 @@ class QuantizedLayer(DynamicLayer):
             return
         self.lazy_initialization(tensors["key.ring"], tensors["value.ring"], numbers["key"]["pads"])
         for name, store in zip(("key", "value"), self.stores, strict=True):
-            parts = {part: tensors[f"{name}.{part}"] for part in ("pages", "ring", "sinks")}
+            own = [part for part in tensors if part.startswith(f"{name}.")]
+            parts = {part.partition(".")[2]: tensors[part] for part in own}
             store.restore(parts, numbers[name])
 
 

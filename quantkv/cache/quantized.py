@@ -273,6 +273,7 @@ class QuantizedCache(AllOrNothing):
             "why": f"exact: first {layer.spec.sinks}, last {layer.spec.key.recent} keys, "
             f"last {layer.spec.value.recent} values",
             "engine": layer.engine,
+            "engine_why": layer.engine_why,
             "tokens": layer.get_seq_length(),
             "packed_keys": key.packed(0) if key else 0,
             "packed_values": value.packed(0) if value else 0,

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.attention import KVHandle
 from quantkv.cache.layer import QuantizedLayer, kept
 from quantkv.cache.notices import Notices
+from quantkv.engines import KVHandle
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec
 from quantkv.store import TensorStore, View

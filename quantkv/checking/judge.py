@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quantkv import native
 from quantkv.cache.quantized import QuantizedCache
+from quantkv.engines import native
 from quantkv.instruments.verdict import Finding, Thresholds, Verdict
 from quantkv.measurements.checks import LOW_PACKED_READ
 from quantkv.measurements.quality.section import LOW_TOP1

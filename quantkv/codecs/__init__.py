@@ -1,20 +1,36 @@
-"""Codecs: pure functions between exact keys or values and the packed fields of a page, one method per file.
+"""Methods: how keys or values become the packed fields of a page and back, one codec or map per file.
 
 May be imported by store and all that is above it.
 """
 
-from quantkv.codecs.base import Codec, Field, Kernel, Sharing, compute_dtype
+from quantkv.codecs.base import Codec
+from quantkv.codecs.fields import Field, Sharing, codes_field, compute_dtype
+from quantkv.codecs.place import Place, Rope, Tokens
 from quantkv.codecs.registry import CodecFamily, codec_family, codec_names, register_codec
 from quantkv.codecs.rounding import saturated
+from quantkv.codecs.stored import Stored
+from quantkv.codecs.terms import Affine, Codes, Float8, LowRank, Plain, Scale, Sparse, Table
 
 __all__ = [
+    "Affine",
     "Codec",
     "CodecFamily",
+    "Codes",
     "Field",
-    "Kernel",
+    "Float8",
+    "LowRank",
+    "Place",
+    "Plain",
+    "Rope",
+    "Scale",
     "Sharing",
+    "Sparse",
+    "Stored",
+    "Table",
+    "Tokens",
     "codec_family",
     "codec_names",
+    "codes_field",
     "compute_dtype",
     "register_codec",
     "saturated",

@@ -16,7 +16,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Kernel, Sharing, compute_dtype
+from quantkv.codecs import terms
+from quantkv.codecs.base import Codec
+from quantkv.codecs.fields import SHARED_DIMS, Field, Sharing, compute_dtype
+from quantkv.codecs.place import Place, Tokens
 from quantkv.codecs.rounding import round_down, round_nearest, round_up_positive
 
 
@@ -33,12 +36,19 @@ class Affine(Codec):
         self.bits, self.sharing, self.symmetric = bits, sharing, symmetric
         self.metadata, self.outward = metadata, outward
         self.group_tokens = sharing.tokens
+        self.rule = "outward" if outward else "nearest"
 
-    def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
+    def fields(self, place: Place) -> tuple[Field, ...]:
         names = ("scale",) if self.symmetric else ("scale", "zero")
-        return self.sharing.fields(num_heads, head_dim, self.bits, self.metadata, *names)
+        return self.sharing.fields(place, self.bits, self.metadata, *names)
 
-    def encode(self, x: Tensor) -> dict[str, Tensor]:
+    def terms(self, place: Place) -> tuple[terms.Term, ...]:
+        scales = (terms.Scale("scale", self.sharing, self._unit),)
+        if self.symmetric:
+            return (terms.Codes("codes", terms.Affine(2.0 ** (self.bits - 1)), scales),)
+        return (terms.Codes("codes", terms.Affine(), scales, terms.Scale("zero", self.sharing)),)
+
+    def encode(self, x: Tensor, tokens: Tokens) -> dict[str, Tensor]:
         blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
         scale, zero = self._symmetric(blocks) if self.symmetric else self._asymmetric(blocks)
         if zero is None:
@@ -51,16 +61,6 @@ class Affine(Codec):
             out["zero"] = Sharing.entry(zero)
         return out
 
-    def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
-        codes = fields["codes"]
-        blocks = self.sharing.split(codes.to(dtype))
-        scale = Sharing.spread(fields["scale"].to(dtype) * self._unit)
-        if self.symmetric:
-            blocks = blocks.sub_(2 ** (self.bits - 1)).mul_(scale)
-        else:
-            blocks = blocks.mul_(scale).add_(Sharing.spread(fields["zero"].to(dtype)))
-        return blocks.reshape(codes.shape)
-
     @property
     def _largest_code(self) -> int:
         return 2 ** (self.bits - 1) - 1
@@ -69,11 +69,6 @@ class Affine(Codec):
     def _unit(self) -> float:
         """What stored scales count in."""
         return 1.0 / self._largest_code if self.symmetric and self.outward else 1.0
-
-    def kernel(self) -> Kernel:
-        centre = 2.0 ** (self.bits - 1) if self.symmetric else 0.0
-        zero, unit = not self.symmetric, self._unit
-        return Kernel("affine", self.sharing, zero, centre, unit, outward=self.outward, encodes=True)
 
     def _asymmetric(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
         low, high = blocks.amin(SHARED_DIMS, keepdim=True), blocks.amax(SHARED_DIMS, keepdim=True)

@@ -14,35 +14,38 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import SHARED_DIMS, Codec, Field, Kernel, Sharing, compute_dtype
+from quantkv.codecs import terms
+from quantkv.codecs.base import Codec
+from quantkv.codecs.fields import SHARED_DIMS, Field, Sharing, compute_dtype
+from quantkv.codecs.place import Place, Tokens
 from quantkv.codecs.rounding import round_up_positive
 
 
 class Float8(Codec):
-    def __init__(self, code: torch.dtype, sharing: Sharing, *, metadata: torch.dtype = torch.float16) -> None:
-        self.code, self.sharing, self.metadata = code, sharing, metadata
+    rule = "outward"
+
+    def __init__(
+        self, kind: Literal["e4m3", "e5m2"], sharing: Sharing, *, metadata: torch.dtype = torch.float16
+    ) -> None:
+        self.number, self.sharing, self.metadata = terms.Float8(kind), sharing, metadata
         self.group_tokens = sharing.tokens
 
-    def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
-        return self.sharing.fields(num_heads, head_dim, 8, self.metadata, "scale")
+    def fields(self, place: Place) -> tuple[Field, ...]:
+        return self.sharing.fields(place, 8, self.metadata, "scale")
 
-    def encode(self, x: Tensor) -> dict[str, Tensor]:
+    def terms(self, place: Place) -> tuple[terms.Term, ...]:
+        return (
+            terms.Codes("codes", self.number, (terms.Scale("scale", self.sharing, 1.0 / self._largest),)),
+        )
+
+    def encode(self, x: Tensor, tokens: Tokens) -> dict[str, Tensor]:
         blocks = self.sharing.split(x.to(compute_dtype(x.dtype)))
-        largest = torch.finfo(self.code).max
         scale = round_up_positive(blocks.abs().amax(SHARED_DIMS, keepdim=True), self.metadata)
-        scaled = (blocks / (scale.to(blocks.dtype) * self._unit)).clamp_(-largest, largest)
-        codes = scaled.to(torch.float32).to(self.code).view(torch.uint8).reshape(x.shape)
+        scaled = blocks / (scale.to(blocks.dtype) * (1.0 / self._largest))
+        scaled = scaled.clamp_(-self._largest, self._largest)
+        codes = scaled.to(torch.float32).to(terms.FLOAT8[self.number.kind]).view(torch.uint8).reshape(x.shape)
         return {"codes": codes, "scale": Sharing.entry(scale)}
 
-    def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
-        codes = fields["codes"].contiguous().view(self.code).to(dtype)
-        blocks = self.sharing.split(codes).mul_(Sharing.spread(fields["scale"].to(dtype) * self._unit))
-        return blocks.reshape(codes.shape)
-
     @property
-    def _unit(self) -> float:
-        return 1.0 / torch.finfo(self.code).max
-
-    def kernel(self) -> Kernel:
-        number: Literal["e4m3", "e5m2"] = "e4m3" if self.code == torch.float8_e4m3fn else "e5m2"
-        return Kernel(number, self.sharing, unit=self._unit, encodes=True)
+    def _largest(self) -> float:
+        return torch.finfo(terms.FLOAT8[self.number.kind]).max

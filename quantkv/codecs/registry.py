@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from quantkv.codecs.affine import Affine
-from quantkv.codecs.base import Codec, Sharing
+from quantkv.codecs.base import Codec
+from quantkv.codecs.fields import Sharing
 from quantkv.codecs.float8 import Float8
 from quantkv.codecs.raw import Raw
 from quantkv.errors import QuantKVError
@@ -112,12 +114,15 @@ def _affine(bits: int) -> Callable[[CodecOptions], Codec]:
     return build
 
 
-def _float8(code: torch.dtype) -> Callable[[CodecOptions], Codec]:
+def _float8(kind: Literal["e4m3", "e5m2"]) -> Callable[[CodecOptions], Codec]:
     def build(o: CodecOptions) -> Codec:
         assert o.sharing is not None
-        return Float8(code, o.sharing, metadata=o.metadata)
+        return Float8(kind, o.sharing, metadata=o.metadata)
 
     return build
+
+
+FLOAT8_KINDS: dict[str, Literal["e4m3", "e5m2"]] = {"fp8-e4m3": "e4m3", "fp8-e5m2": "e5m2"}
 
 
 def _raw(dtype: torch.dtype | None) -> Callable[[CodecOptions], Codec]:
@@ -136,10 +141,10 @@ for _bits in (2, 3, 4, 5, 6, 8):
             summary="affine integers",
         )
     )
-for _name, _code in (("fp8-e4m3", torch.float8_e4m3fn), ("fp8-e5m2", torch.float8_e5m2)):
+for _name, _kind in FLOAT8_KINDS.items():
     register_codec(
         CodecFamily(
-            _name, 8, _float8(_code), ALL_SHARINGS, tuple(METADATA), summary="8-bit floats with a scale"
+            _name, 8, _float8(_kind), ALL_SHARINGS, tuple(METADATA), summary="8-bit floats with a scale"
         )
     )
 for _name, _dtype in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):

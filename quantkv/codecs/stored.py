@@ -6,23 +6,25 @@ decoding is derived from what it declares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import Codec, Field, compute_dtype
+from quantkv.codecs.base import Codec
+from quantkv.codecs.declared import check_declared
+from quantkv.codecs.fields import Field, compute_dtype
 from quantkv.codecs.maps.map import Map
 from quantkv.codecs.place import Place, Tokens
 from quantkv.codecs.steps import Step, fold
 from quantkv.codecs.terms import Fields, Term, decoded, formula
-from quantkv.errors import QuantKVError
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """`maps` apply in order before `codec` and are undone in reverse. `fit_tokens` is how many tokens of a row
+    """`maps` apply in order before `codec` and are undone in reverse. `fit_tokens`: how many tokens of a row
     its state is fitted on. Raises QuantKVError where the method cannot stand at the place."""
 
     codec: Codec
@@ -31,14 +33,15 @@ class Stored:
     fit_tokens: int = 0
 
     def __post_init__(self) -> None:
-        names = [f.name for f in self.fields]
-        if len(set(names)) < len(names):
-            raise QuantKVError(f"two fields of one name: {', '.join(names)}")
+        check_declared(self.place, self.fields, self.terms)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """Of a page: the codec's, then those of the maps."""
-        return (*self.codec.fields(self.place), *(f for map, _ in self._chain for f in map.fields(self.place)))
+        return (
+            *self.codec.fields(self.place),
+            *(f for map, _ in self._chain for f in map.fields(self.place)),
+        )
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
@@ -62,14 +65,15 @@ class Stored:
     def formula(self) -> str:
         return formula(self.terms)
 
-    def fit(self, x: Tensor, first: tuple[int, ...]) -> dict[str, Tensor]:
+    def fit(self, x: Tensor, first: Sequence[int]) -> dict[str, Tensor]:
         """The state of rows from the tokens `[N, H, fit_tokens, D]` that it is fitted on, in float32: in
         float64 on a copy of its own for each row, so that it does not depend on what else is in the batch."""
         rows = [self._fit_row(row, (at,)) for row, at in zip(x.split(1), first, strict=True)]
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
     def _fit_row(self, x: Tensor, first: tuple[int, ...]) -> dict[str, Tensor]:
-        x, state = x.to(torch.float64).contiguous(), {}
+        x = x.to(torch.float64).contiguous()
+        state: dict[str, Tensor] = {}
         for map, step in self._chain:
             state |= {name: numbers.to(torch.float32) for name, numbers in map.fit(x).items()}
             tokens = Tokens(self.place, first, state)

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import Field, Sharing
+from quantkv.codecs.fields import Sharing
 
 Fields = Mapping[str, Tensor]
 """Of some pages or tokens: `[N, heads, entries, width]` by name, codes unpacked."""
@@ -184,9 +184,3 @@ def decoded(terms: tuple[Term, ...], fields: Fields, head_dim: int, dtype: torch
 def formula(terms: tuple[Term, ...]) -> str:
     """As a card shows it."""
     return " + ".join(map(str, terms))
-
-
-__all__ = [
-    "FLOAT8", "Affine", "Codes", "Field", "Fields", "Float8", "LowRank", "Number", "Plain", "Scale", "Sparse", "Table",
-    "Term", "decoded", "formula",
-]  # fmt: skip

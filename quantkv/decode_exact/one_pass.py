@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from quantkv.attention import AttentionOptions, PlainReadable, attend
 from quantkv.cache.hooks import SIMULATION, fused_attention
+from quantkv.engines import AttentionOptions, PlainReadable, attend
 from quantkv.errors import UnsupportedError
 from quantkv.instruments.divergence import check_reference
 from quantkv.instruments.huggingface import attention, evaluating, forward, stock_attention

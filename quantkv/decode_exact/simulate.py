@@ -29,7 +29,8 @@ from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.instruments.huggingface import evaluating
 from quantkv.policy import Window
 from quantkv.spec.specs import CacheSpec, Half
-from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec
+from quantkv.spec.tensors import DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_RESERVE, DEFAULT_SINKS
+from quantkv.store.row_state import RowState
 from quantkv.store.tensor import ENCODE_TOKENS
 
 if TYPE_CHECKING:
@@ -118,13 +119,16 @@ def _layers(
 ) -> dict[int, tuple[Storage, Storage]]:
     """How keys and values of each packed layer are stored: by its spec, or by a function behind `window`."""
 
-    def storage(half: Half) -> Storage:
+    def storage(half: Half, layer: QuantizedLayer) -> Storage:
         if function is not None:
             return Storage(window, _checked(function))
-        return Storage(half.window, _round_trip(half.tensor, count))
+        return Storage(half.window, _round_trip(half, layer, count))
 
     packed = {i: layer for i, layer in enumerate(cache.layers) if isinstance(layer, QuantizedLayer)}
-    return {i: (storage(layer.spec.halves[0]), storage(layer.spec.halves[1])) for i, layer in packed.items()}
+    return {
+        i: (storage(layer.spec.halves[0], layer), storage(layer.spec.halves[1], layer))
+        for i, layer in packed.items()
+    }
 
 
 def _checked(function: FakeQuant) -> RoundTrip:
@@ -133,7 +137,8 @@ def _checked(function: FakeQuant) -> RoundTrip:
     Raises QuantKVError for another shape: torch would spread it over the tokens without a word.
     """
 
-    def round_trip(x: Tensor) -> Tensor:
+    def round_trip(x: Tensor, packed: int) -> Tensor:
+        x = x[:, :, :packed]
         out = function(x.clone())
         if not isinstance(out, Tensor) or out.shape != x.shape:
             got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -143,17 +148,23 @@ def _checked(function: FakeQuant) -> RoundTrip:
     return round_trip
 
 
-def _round_trip(tensor: TensorSpec, count: Saturation) -> RoundTrip:
+def _round_trip(half: Half, layer: QuantizedLayer, count: Saturation) -> RoundTrip:
     """Encode and decode whole flush chunks, a span of them at a time."""
-    codec = tensor.build()
-    span = -(-ENCODE_TOKENS // tensor.flush) * tensor.flush
+    span = -(-ENCODE_TOKENS // half.tensor.flush) * half.tensor.flush
 
-    def round_trip(x: Tensor) -> Tensor:
+    def round_trip(x: Tensor, packed: int) -> Tensor:
+        stored, rows = layer.stored(half, x), range(len(x))
+        state = RowState(stored, len(x), x.device)
+        state.first = [half.window.sinks] * len(x)
+        if stored.fit_tokens:
+            state.fit(rows, x[:, :, : stored.fit_tokens])
         parts = []
-        for part in x.split(span, 2):
-            fields = codec.encode(part)
+        for start in range(0, packed, span):
+            part = x[:, :, start : min(start + span, packed)]
+            tokens = state.tokens(rows, [start] * len(x))
+            fields = stored.encode(part, tokens)
             count.numbers += saturated(part, fields)
-            parts.append(codec.decode(fields, x.shape[-1], compute_dtype(x.dtype)))
+            parts.append(stored.decode(fields, tokens, compute_dtype(x.dtype)))
         return torch.cat(parts, 2)
 
     return round_trip

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.attention import AttentionOptions, KVHandle
 from quantkv.decode_exact.one_pass import OnePass
 from quantkv.decode_exact.rope import Reach
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
 from quantkv.decode_exact.split_attention import Kept, Saturation, Storage, mixed_attention
+from quantkv.engines import AttentionOptions, KVHandle
 from quantkv.errors import QuantKVError, UnsupportedError
 
 

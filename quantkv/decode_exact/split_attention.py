@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from quantkv.attention import AttentionOptions, PlainReadable
-from quantkv.attention.reference import attend, hide
 from quantkv.codecs import compute_dtype
+from quantkv.engines import AttentionOptions, PlainReadable
+from quantkv.engines.attention import attend, hide
 from quantkv.policy import Window
 
-RoundTrip = Callable[[Tensor], Tensor]
+RoundTrip = Callable[[Tensor, int], Tensor]
 BLOCK_SCORES = 2**22
 """Attention scores computed at a time (16 MiB in float32)."""
 LEAST_QUERIES, MOST_QUERIES = 8, 128
@@ -32,7 +32,8 @@ class Saturation:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How keys or values of a layer are stored: `x -> x̂` takes `[B, H, T, D]`, T whole flush chunks."""
+    """How keys or values of a layer are stored: `round_trip` gives the first so many tokens of `[B, H, T,
+    D]`, whole flush chunks, as the cache decodes them."""
 
     window: Window
     round_trip: RoundTrip
@@ -56,7 +57,9 @@ class Kept:
             first = pad + storage.window.sinks
             last = int((bounds if len(bounds) == 1 or len(pads) == 1 else bounds[pads == pad]).max())
             if first < last:
-                decoded[rows, :, first:last] = storage.round_trip(x[rows, :, first:last]).to(decoded.dtype)
+                decoded[rows, :, first:last] = storage.round_trip(x[rows, :, first:], last - first).to(
+                    decoded.dtype
+                )
         return cls(x, decoded, bounds)
 
     def rows(self, rows: slice) -> Kept:

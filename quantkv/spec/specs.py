@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from quantkv.codecs import Place, Stored
+from quantkv.codecs.place import Which
 from quantkv.errors import QuantKVError
 from quantkv.policy import Window, policy_named
 from quantkv.spec.named import NAMES, PUBLISHED, TENSOR_TEXTS
 from quantkv.spec.tensors import DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec, check_count
 from quantkv.spec.text import Defaults, Said, read_tensor, read_text, tensor_parts
-from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, PageLayout, page_layout
+from quantkv.store import PageLayout, page_layout
 from quantkv.wording.suggestions import did_you_mean
 
 
@@ -48,14 +50,22 @@ class LayerRange:
 class Half(NamedTuple):
     """The keys, or the values, of one layer under a format."""
 
-    name: str
+    which: Which
     tensor: TensorSpec
     window: Window
-    lanes: Lanes
+
+    @property
+    def name(self) -> str:
+        return f"{self.which}s"
+
+    def stored(self, heads: int, width: int, dtype: torch.dtype) -> Stored:
+        """The method for tensors `[B, heads, T, width]`, as far as shapes decide; QuantKVError where they
+        cannot be held."""
+        return self.tensor.at(Place(self.which, heads, width, dtype))
 
     def layout(self, heads: int, width: int, dtype: torch.dtype) -> PageLayout:
-        """How pages hold tensors `[B, heads, T, width]`; QuantKVError where they cannot."""
-        return page_layout(self.tensor.build(), heads, width, dtype, self.lanes)
+        """How pages hold such tensors."""
+        return page_layout(self.stored(heads, width, dtype))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +122,8 @@ class CacheSpec:
     @property
     def halves(self) -> tuple[Half, Half]:
         return (
-            Half("keys", self.key, self.key_window, KEY_LANES),
-            Half("values", self.value, self.value_window, VALUE_LANES),
+            Half("key", self.key, self.key_window),
+            Half("value", self.value, self.value_window),
         )
 
     def for_layer(self, layer: int, num_layers: int) -> CacheSpec:

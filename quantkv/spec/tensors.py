@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantkv.codecs import Codec, Sharing, codec_family
+from quantkv.codecs import Codec, Place, Sharing, Stored, codec_family
 from quantkv.codecs.registry import METADATA, SHARING_WORDS, CodecOptions
 from quantkv.errors import QuantKVError
 from quantkv.policy import Window, policy_named
@@ -95,6 +95,10 @@ class TensorSpec:
         sharing = _shared(self.sharing, self.group, self.flush)
         options = CodecOptions(sharing, self.symmetric, METADATA[self.metadata], self.outward)
         return codec_family(self.codec).build(options)
+
+    def at(self, place: Place) -> Stored:
+        """The method of this spec at a place; QuantKVError where it cannot stand there."""
+        return Stored(self.build(), place)
 
     def window(self, sinks: int, reserve: int, after: int = 0, policy: str = "window") -> Window:
         return policy_named(policy)(sinks, self.recent, self.flush, reserve, after)

@@ -1,6 +1,6 @@
 """Append-only packed memory of one layer: pages, tables, truncation and bytes; knows no method.
 
-May be imported by spec, attention and all that is above them.
+May be imported by spec, engines and all that is above them.
 """
 
 from quantkv.store.layout import PageLayout, page_layout

@@ -1,12 +1,12 @@
 """Where a page's fields lie in its record, and how many pages are allocated: everything that decides bytes,
-as pure functions, and how kernels are told.
+as pure functions.
 
 A page is one fixed byte record of one layer and one row, keys and values apart. It holds as many tokens as
 make at least 4 KiB of data per head (the codec's group and 128 times a power of two), because smaller pieces
 read well below streaming speed.
 
-Fields with one element per head, token and channel are tiled (`tiles`), plane after plane; all others lie
-plainly, `[heads, entries, width]`.
+Tiled fields have panels of vectors (`tiles`), plane after plane; all others lie plainly, `[heads, entries,
+width]`, codes below 8 bits in whole bytes for each head.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from quantkv import native
-from quantkv.codecs import Codec, Field, Kernel, Sharing
-from quantkv.errors import QuantKVError
+from quantkv.codecs import Field, Stored
 from quantkv.policy import Window
-from quantkv.store.tiles import PLANES, Lanes, head_bytes, join_planes, split_planes, tile, untile
+from quantkv.store.bits import pack_bits, packed_nbytes, unpack_bits
+from quantkv.store.tiles import (
+    KEY_LANES,
+    PLANES,
+    VALUE_LANES,
+    Lanes,
+    head_bytes,
+    join_planes,
+    split_planes,
+    tile,
+    untile,
+)
 
 PAGE_BYTES_PER_HEAD = 4096
 TOKEN_MULTIPLE = 128
@@ -72,55 +80,67 @@ class PageLayout:
         """Put `x` `[n, heads, entries, width]` at entry `at` of a field of pages `[n, record_bytes]`."""
         end = at + x.shape[2]
         if field.name in self.offsets:
-            self._plain(records, field)[:, :, at:end].copy_(x)
-            return
+            return self._write_plain(records, field, at, x)
         x = x.to(field.dtype)
         if x.shape[2] < self.page_tokens:
             page = self._elements(records, field)
             x = torch.cat([page[:, :, :at], x, page[:, :, end:]], 2)
         parts = [x] if field.bits is None else split_planes(x, field.bits)
         for plane, part in zip(self.planes[field.name], parts, strict=True):
-            self._tiles(records, plane).copy_(tile(part, plane.bits, self.lanes))
+            self._tiles(records, field, plane).copy_(tile(part, plane.bits, self.lanes))
 
     def _plain(self, records: Tensor, field: Field) -> Tensor:
-        """A field that is not tiled, `[n, heads, entries, width]`, as a view."""
+        """A field that is not tiled, `[n, heads, entries, width]`: a view, of whole bytes."""
+        data, shape = self._plain_bytes(records, field), field.shape(self.page_tokens)
+        if field.bits is None:
+            return data.view(field.dtype).unflatten(1, shape)
+        codes = unpack_bits(data.unflatten(1, (field.heads, -1)), field.bits, shape[1] * shape[2])
+        return codes.unflatten(-1, shape[1:])
+
+    def _write_plain(self, records: Tensor, field: Field, at: int, x: Tensor) -> None:
+        page = self._plain(records, field)
+        page[:, :, at : at + x.shape[2]].copy_(x)
+        if field.bits is not None:  # what was written is a copy
+            packed = pack_bits(page.flatten(2), field.bits)
+            self._plain_bytes(records, field).copy_(packed.flatten(1))
+
+    def _plain_bytes(self, records: Tensor, field: Field) -> Tensor:
         start = self.offsets[field.name]
-        data = records[:, start : start + _plain_nbytes(field, self.page_tokens)]
-        return data.view(field.dtype).unflatten(1, field.shape(self.page_tokens))
+        return records[:, start : start + _plain_nbytes(field, self.page_tokens)]
 
     def _elements(self, records: Tensor, field: Field) -> Tensor:
-        """A tiled field as `[n, H, page_tokens, D]`."""
+        """A tiled field as `[n, H, page_tokens, width]`."""
+        shape = self.lanes, self.page_tokens, field.width
         parts = [
-            untile(self._tiles(records, p), p.bits, self.lanes, self.page_tokens, self.head_dim, field.dtype)
-            for p in self.planes[field.name]
+            untile(self._tiles(records, field, plane), plane.bits, *shape, field.dtype)
+            for plane in self.planes[field.name]
         ]
         return parts[0] if field.bits is None else join_planes(parts, field.bits)
 
-    def _tiles(self, records: Tensor, plane: Plane) -> Tensor:
+    def _tiles(self, records: Tensor, field: Field, plane: Plane) -> Tensor:
         """The bytes of a plane, `[n, H, head_bytes]`, as a view."""
-        size = self.num_heads * plane.head_bytes
-        return records[:, plane.offset : plane.offset + size].unflatten(1, (self.num_heads, -1))
+        size = field.heads * plane.head_bytes
+        return records[:, plane.offset : plane.offset + size].unflatten(1, (field.heads, -1))
 
 
-def page_layout(codec: Codec, num_heads: int, head_dim: int, dtype: torch.dtype, lanes: Lanes) -> PageLayout:
-    """The layout of pages that hold tensors `[B, num_heads, T, head_dim]` of `dtype` under `codec`: keys have
-    `lanes` "tokens", values "channels"."""
-    fields = codec.fields(num_heads, head_dim, dtype)
-    tokens = _page_tokens(fields, num_heads, codec.group_tokens)
+def page_layout(stored: Stored) -> PageLayout:
+    """The layout of the pages of a method at its place: keys have lanes of tokens, values of channels."""
+    place, fields = stored.place, stored.fields
+    lanes = KEY_LANES if place.tensor == "key" else VALUE_LANES
+    tokens = _page_tokens(fields, place.num_heads, stored.group_tokens)
     planes: dict[str, tuple[Plane, ...]] = {}
     offsets: dict[str, int] = {}
     end = 0
     for field in fields:
-        if field.shape(tokens) != (num_heads, tokens, head_dim):
-            _check_plain(field)
+        if not field.tiled:
             offsets[field.name] = end
             end += -(-_plain_nbytes(field, tokens) // ALIGNMENT) * ALIGNMENT
             continue
         for bits in _plane_bits(field):
-            plane = Plane(bits, end, head_bytes(bits, lanes, tokens, head_dim))
+            plane = Plane(bits, end, head_bytes(bits, lanes, tokens, field.width))
             planes[field.name] = (*planes.get(field.name, ()), plane)
-            end += num_heads * plane.head_bytes  # whole panels: a multiple of the alignment
-    return PageLayout(fields, planes, offsets, lanes, tokens, end, num_heads, head_dim)
+            end += field.heads * plane.head_bytes  # whole panels: a multiple of the alignment
+    return PageLayout(fields, planes, offsets, lanes, tokens, end, place.num_heads, place.head_dim)
 
 
 def _plane_bits(field: Field) -> tuple[int, ...]:
@@ -129,14 +149,10 @@ def _plane_bits(field: Field) -> tuple[int, ...]:
 
 
 def _plain_nbytes(field: Field, page_tokens: int) -> int:
-    return math.prod(field.shape(page_tokens)) * field.dtype.itemsize
-
-
-def _check_plain(field: Field) -> None:
-    if field.bits is not None:
-        raise QuantKVError(
-            f"the field {field.name!r} has bits, so it needs one code for each head, token and channel"
-        )
+    heads, entries, width = field.shape(page_tokens)
+    if field.bits is None:
+        return heads * entries * width * field.dtype.itemsize
+    return heads * packed_nbytes(entries * width, field.bits)
 
 
 def _page_tokens(fields: tuple[Field, ...], num_heads: int, group: int) -> int:
@@ -167,70 +183,25 @@ def allocated_pages(pages_per_row: int) -> int:
 
 
 def tensor_nbytes(
-    codec: Codec,
+    stored: Stored,
     window: Window,
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    lanes: Lanes,
+    rows: int,
     length: int,
     *,
     pads: Sequence[int] | None = None,
     span: int | None = None,
 ) -> int:
-    """Bytes that a `TensorStore` holds after `length` tokens, without forks or roll-backs. `shape` is (rows,
-    heads, head_dim); with `span` only that many last tokens are kept:
+    """Bytes that a `TensorStore` holds after `length` tokens, without forks or roll-backs; with `span` only
+    that many last tokens are kept:
 
-        rows · heads · head_dim · itemsize · (sinks + recent + flush + reserve)  +  slabs of whole pages
+        rows · (heads · head_dim · itemsize · (sinks + recent + flush + reserve) + state)  +  slabs of pages
     """
-    rows, heads, head_dim = shape
+    place, layout = stored.place, page_layout(stored)
     room = window.sinks + window.capacity_at(length, max(pads or [0]))
-    exact = math.prod(shape) * dtype.itemsize * room
-    layout = page_layout(codec, heads, head_dim, dtype, lanes)
+    exact = rows * place.num_heads * place.head_dim * place.dtype.itemsize * room
+    state = rows * sum(4 * math.prod(shape) for shape in stored.state_shapes.values())
     needed = [-(-window.packed(length - pad) // layout.page_tokens) for pad in pads or [0] * rows]
     if span is not None:
         needed = [windowed_pages(max(needed), window, span, layout.page_tokens)] * rows
     slots = rows * allocated_pages(-(-sum(needed) // rows))
-    return exact + slots * layout.record_bytes
-
-
-def page_format(layout: PageLayout, codec: Codec) -> Any:
-    """The layout as native kernels know it, or None where there are none for this codec or these dtypes."""
-    module, kernel = native.kernels(), codec.kernel()
-    if kernel is not None:
-        _check_kernel(layout, kernel)
-    if module is None or kernel is None:
-        return None
-    elements, is_raw = layout.fields[0], kernel.number == "raw"
-    scaled, sharing = kernel.sharing is not None, kernel.sharing or Sharing()
-    metadata = next((f.dtype for f in layout.fields if f.name == "scale"), torch.float16)
-    if metadata not in native.FLOATS or (is_raw and elements.dtype not in native.FLOATS):
-        return None
-    return module.Format(
-        lanes_are_tokens=layout.lanes == "tokens", page_tokens=layout.page_tokens,
-        heads=layout.num_heads, head_dim=layout.head_dim,
-        planes=[(p.bits, p.offset, p.head_bytes) for p in layout.planes[elements.name]],
-        code=kernel.number, centre=kernel.centre, unit=kernel.unit, outward=kernel.outward,
-        table=list(kernel.table), value=_name(elements.dtype if is_raw else torch.float32),
-        has_scale=scaled, scale_at=layout.offsets["scale"] if scaled else 0, meta=_name(metadata),
-        has_zero=scaled and kernel.has_zero, zero_at=layout.offsets.get("zero", 0),
-        share_tokens=sharing.tokens, share_channels=sharing.channels or layout.head_dim,
-        all_heads=sharing.all_heads,
-    )  # fmt: skip
-
-
-def _check_kernel(layout: PageLayout, kernel: Kernel) -> None:
-    """Raise where kernels would read other bytes than those of the fields."""
-    elements, *numbers = layout.fields
-    sharing, names = kernel.sharing or Sharing(), [field.name for field in numbers]
-    wanted = [] if kernel.sharing is None else ["scale", *(["zero"] if kernel.has_zero else [])]
-    entry = sharing.entry_shape(layout.num_heads, layout.head_dim), sharing.tokens
-    if names != wanted:
-        raise QuantKVError(f"the codec's kernel reads {wanted} beside codes, its fields are {names}")
-    if any(((field.heads, field.width), field.tokens) != entry for field in numbers):
-        raise QuantKVError(f"the codec's kernel shares scales as {sharing}, its fields {numbers} do not")
-    if kernel.number == "table" and len(kernel.table) != 2 ** (elements.bits or 0):
-        raise QuantKVError(f"a table of {len(kernel.table)} numbers for codes of {elements.bits} bits")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return exact + state + slots * layout.record_bytes

@@ -6,46 +6,46 @@ A shared open page is copied when one of its owners appends.
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quantkv import native
-from quantkv.codecs import Codec
-from quantkv.codecs.rounding import count_saturated
-from quantkv.store.layout import PageLayout, page_format
+from quantkv.codecs import Stored
+from quantkv.store.engine import PageEngine
 from quantkv.store.pool import GONE, PagePool, allocate
+from quantkv.store.row_state import RowState
 
 
 class PageStore:
     """Packed tokens of some rows. Token positions are counted from each row's first packed token."""
 
     def __init__(
-        self, codec: Codec, layout: PageLayout, rows: int, device: torch.device, pool: PagePool | None = None
+        self,
+        stored: Stored,
+        engine: PageEngine,
+        rows: int,
+        device: torch.device,
+        pool: PagePool | None = None,
     ) -> None:
-        self.codec, self.layout, self.device = codec, layout, device
-        self.pool = pool or PagePool(layout, rows, device)
+        self.stored, self.engine, self.device = stored, engine, device
+        self.layout = engine.layout(stored)
+        self.row_state = RowState(stored, rows, device)
+        self.pool = pool or PagePool(self.layout, rows, device, engine.allocated)
         self.pool.users.add(self)
         self.tables: list[list[int]] = [[] for _ in range(rows)]
         self.used: list[int] = [0] * rows
         self.generation = 0  # grows whenever a table changes: what was looked up may be kept until then
-        kernel = codec.kernel()
-        self._encodes = kernel is not None and kernel.encodes
-        floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
-        self._largest = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
         self._saturated: Tensor | int = 0
-        self.format = page_format(layout, codec) if device.type == "cpu" else None
-        self._kernel_pages: tuple[int, Any] | None = None
+        self.opened = engine.open(stored, self.layout)
         # the finalizer keeps this very list of tables: it may be filled anew, not replaced
         weakref.finalize(self, _release_all, self.pool, self.tables).atexit = False
 
     @property
     def nbytes(self) -> int:
-        return self.pool.nbytes
+        return self.pool.nbytes + self.row_state.nbytes
 
     @property
     def saturated(self) -> int:
@@ -56,13 +56,22 @@ class PageStore:
     def saturated(self, count: int) -> None:
         self._saturated = count
 
+    def count(self, found: Tensor | int) -> None:
+        """More saturated numbers; on other devices than a CPU they are not read back."""
+        self._saturated = self._saturated + (int(found) if self.device.type == "cpu" else found)
+
+    def storages(self) -> list[Tensor]:
+        """Every tensor that pages and the state of rows keep alive."""
+        return [*self.pool.slabs, *self.row_state.numbers.values()]
+
     def page_pointers(self, row: int, first: int = 0, last: int | None = None) -> list[int]:
         """Addresses of a row's pages `[first, last)`, 64-byte aligned; 0 where a page is gone."""
         return [self.pool.address(number) for number in self.tables[row][first:last]]
 
     def fork(self) -> PageStore:
         """A store that starts with the same tokens and pages; a page is freed once no fork lists it."""
-        other = PageStore(self.codec, self.layout, len(self.tables), self.device, self.pool)
+        other = PageStore(self.stored, self.engine, len(self.tables), self.device, self.pool)
+        other.row_state = self.row_state.clone()
         other.used, other._saturated = list(self.used), self._saturated
         for table in self.tables:
             self.pool.retain(table)
@@ -71,7 +80,8 @@ class PageStore:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PageStore:
         """A store on pages of its own: those that only forks list stay behind."""
-        other = PageStore(self.codec, self.layout, len(self.tables), self.device)
+        other = PageStore(self.stored, self.engine, len(self.tables), self.device)
+        other.row_state = self.row_state.clone()
         numbers, tables = self._listed()
         other.restore([self.pool.record(n) for n in numbers], tables, self.used)
         other._saturated = self._saturated
@@ -80,12 +90,13 @@ class PageStore:
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: kernels' objects are made anew."""
         records, tables = self.state()
-        names = ("codec", "layout", "used", "saturated")
+        names = ("stored", "engine", "used", "saturated", "row_state")
         return {name: getattr(self, name) for name in names} | {"records": records, "tables": tables}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         records, tables = state["records"], state["tables"]
-        self.__init__(state["codec"], state["layout"], len(tables), records.device)  # type: ignore[misc]
+        self.__init__(state["stored"], state["engine"], len(tables), records.device)  # type: ignore[misc]
+        self.row_state = state["row_state"].clone()
         self.restore(records, tables, state["used"])
         self.saturated = state["saturated"]
 
@@ -133,7 +144,7 @@ class PageStore:
             for i, number in enumerate(table):
                 if number != GONE:
                     tokens[number] = max(tokens.get(number, 0), min(page, used - i * page))
-        return sum(tokens.values()) * self.layout.record_bytes // page
+        return sum(tokens.values()) * self.layout.record_bytes // page + self.row_state.nbytes
 
     def reserve(self, tokens: Sequence[int]) -> None:
         """Have the memory that so many tokens of each row need."""
@@ -146,91 +157,18 @@ class PageStore:
         """Encode `[len(rows), H, T, D]`, T whole groups, and add it to `rows`, equally long so far."""
         start, length = self.used[rows[0]], x.shape[-2]
         self._add_pages(rows, start, start + length)
-        if self._kernels_encode(x):
-            self._encode_natively(rows, start, x)
-        else:
-            self._encode(rows, start, x)
+        self.engine.encode(self, rows, start, x)
         for row in rows:
             self.used[row] = start + length  # last: until then no reader knows of the new tokens
 
-    def _kernels_encode(self, x: Tensor) -> bool:
-        """Whether kernels may encode `x`. They store the same bits as the codec, but count nothing, so what
-        reaches as far as a stored number can is left to it."""
-        if self.format is None or not self._encodes or x.dtype not in native.FLOATS:
-            return False
-        lossless = x.dtype == self.layout.fields[0].dtype
-        return lossless or x.abs().max().item() < self._largest
-
-    def _encode(self, rows: Sequence[int], start: int, x: Tensor) -> None:
-        fields, length = self.codec.encode(x), x.shape[-2]
-        found = count_saturated(x, fields)
-        self._saturated = self._saturated + (int(found) if x.device.type == "cpu" else found)
-        page = self.layout.page_tokens
-        for index in range(start // page, -(-(start + length) // page)):
-            low, high = max(start, index * page), min(start + length, (index + 1) * page)
-            self._write(rows, index, (low, high), fields, start)
-
-    def _encode_natively(self, rows: Sequence[int], start: int, x: Tensor) -> None:
-        x = x if x.stride(-1) == 1 else x.contiguous()
-        first, offset = divmod(start, self.layout.page_tokens)
-        pages = [self.page_pointers(row, first) for row in rows]
-        native.kernels().encode(
-            self.format, pages, offset, x.data_ptr(), native.FLOATS[x.dtype], tuple(x.shape), x.stride()[:3],
-            torch.get_num_threads(), native.isa(),
-        )  # fmt: skip
-
-    def _write(
-        self, rows: Sequence[int], index: int, span: tuple[int, int], fields: dict[str, Tensor], start: int
-    ) -> None:
-        """Copy tokens `span` of `fields`, whose first token is `start`, into page `index` of `rows`."""
-        base = index * self.layout.page_tokens
-        numbers = [self.tables[row][index] for row in rows]
-        for first, last, records in self.pool.runs(numbers):
-            for field in self.layout.fields:
-                low, high = ((t - start) // field.tokens for t in span)
-                entries = fields[field.name][first:last, :, low:high]
-                self.layout.write(records, field, (span[0] - base) // field.tokens, entries)
-
     def read(self, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """Decoded tokens `[start, stop)` of `rows`: `[len(rows), H, stop - start, D]` in `dtype`."""
-        if self.format is not None and dtype == torch.float32:
-            return self._decode_natively(rows, start, stop)
-        layout, count = self.layout, len(rows)
-        first, last = start // layout.page_tokens, -(-stop // layout.page_tokens)
-        shape = (count, layout.num_heads, last - first, layout.page_tokens, layout.head_dim)
-        out = torch.empty(shape, dtype=dtype, device=self.device)
-        numbers = [self.tables[row][index] for index in range(first, last) for row in rows]
-        for low, _, records in self.pool.runs(numbers):
-            x = self.codec.decode(layout.read(records), layout.head_dim, dtype)
-            for at, piece in _whole_pages(x, low, count):
-                page, row = divmod(at, count)
-                pages, wide = piece.shape[:2]
-                out[row : row + wide, :, page : page + pages].copy_(piece.permute(1, 2, 0, 3, 4))
-        base = first * layout.page_tokens
-        return out.flatten(2, 3)[:, :, start - base : stop - base]
+        return self.engine.decode(self, rows, start, stop, dtype)
 
-    def _decode_natively(self, rows: Sequence[int], start: int, stop: int) -> Tensor:
-        shape = (len(rows), self.layout.num_heads, stop - start, self.layout.head_dim)
-        out = torch.empty(shape, dtype=torch.float32)
-        page = self.layout.page_tokens
-        first, last = start // page, -(-stop // page)
-        pages = [self.page_pointers(row, first, last) for row in rows]
-        low, high = start - first * page, stop - first * page
-        native.kernels().decode(
-            self.format, pages, low, high, out.data_ptr(), out.stride()[:3], torch.get_num_threads(),
-            native.isa(),
-        )  # fmt: skip
-        return out
-
-    def kernel_pages(self) -> Any:
-        """The tables as kernels read them; `format` must not be None."""
-        if self._kernel_pages is None:
-            self._kernel_pages = (-1, native.kernels().Pages(self.format))
-        generation, pages = self._kernel_pages
-        if generation != self.generation:
-            pages.set([self.page_pointers(row) for row in range(len(self.tables))])
-            self._kernel_pages = (self.generation, pages)
-        return pages
+    def fit(self, rows: Sequence[int], x: Tensor) -> None:
+        """Fit the method's state on rows of which nothing is packed yet."""
+        self.row_state.fit(rows, x)
+        self.generation += 1
 
     def drop(self, row: int, pages: int) -> None:
         """Give up the first `pages` pages of a row, and never store those it has not reached."""
@@ -265,6 +203,7 @@ class PageStore:
             self.pool.release(table)
         self.tables[:] = [list(old[row]) for row in rows]
         self.used = [self.used[row] for row in rows]
+        self.row_state.select(rows)
         self.generation += 1
         if len(rows) < len(old):
             self.trim()
@@ -296,11 +235,3 @@ def _release_all(pool: PagePool, tables: list[list[int]]) -> None:
     for table in tables:
         pool.release(table)
     pool.user_left = True
-
-
-def _whole_pages(x: Tensor, low: int, rows: int) -> Iterator[tuple[int, Tensor]]:
-    """Cut pages `[n, H, P, D]` from `low` on, rows innermost, into blocks `[pages, rows, H, P, D]`."""
-    if low % rows == 0 and len(x) % rows == 0:
-        yield low, x.unflatten(0, (-1, rows))
-    else:
-        yield from ((low + i, x[i, None, None]) for i in range(len(x)))

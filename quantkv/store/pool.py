@@ -7,7 +7,7 @@ table lists it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
@@ -15,12 +15,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from quantkv import native
 from quantkv.store.layout import PageLayout, allocated_pages
 
-HUGE_SLAB = 1 << 22
-"""Slabs of so many bytes ask the system for large memory pages: a head's pieces lie far apart, and looking up
-where took a fifth of the time."""
 GONE = -1
 """The place of a page in a table once its tokens are out of reach."""
 
@@ -32,10 +28,14 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
 
 
 class PagePool:
-    """Pages by number, counted across slabs. `unit` pages (one per row) are added at a time."""
+    """Pages by number, counted across slabs. `unit` pages (one per row) are added at a time; `allocated` is
+    told of each new slab."""
 
-    def __init__(self, layout: PageLayout, unit: int, device: torch.device) -> None:
+    def __init__(
+        self, layout: PageLayout, unit: int, device: torch.device, allocated: Callable[[Tensor], None]
+    ) -> None:
         self.layout, self.device, self.unit = layout, device, max(1, unit)
+        self._allocated = allocated
         self.users: WeakSet[Any] = WeakSet()
         """The page stores whose tables list pages: they are told (`renumber`) when pages move."""
         self.user_left = False
@@ -57,7 +57,7 @@ class PagePool:
         if 4 * len(self._refs) <= 5 * unit * allocated_pages(-(-count // unit)):
             return
         live = [number for number, owners in enumerate(self._refs) if owners]
-        new = PagePool(self.layout, unit, self.device)
+        new = PagePool(self.layout, unit, self.device, self._allocated)
         new.take(count)
         for low, high, records in self.runs(live):
             new.slabs[0][low:high].copy_(records)
@@ -131,8 +131,7 @@ class PagePool:
             return
         slots = self.unit * allocated_pages(-(-pages // self.unit)) - total
         slab = allocate((slots, self.layout.record_bytes), torch.uint8, self.device)
-        if slab.nbytes >= HUGE_SLAB and self.device.type == "cpu" and native.kernels() is not None:
-            native.kernels().want_huge_pages(slab.data_ptr(), slab.nbytes)
+        self._allocated(slab)
         self.slabs.append(slab)
         self._first.append(total)
         self._refs += [0] * slots

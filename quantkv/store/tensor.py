@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.codecs import Codec, compute_dtype
+from quantkv.codecs import Stored, compute_dtype
 from quantkv.policy import Window
+from quantkv.store.engine import PageEngine
 from quantkv.store.exact import Ring, Sinks
-from quantkv.store.layout import page_layout, tensor_nbytes, windowed_pages
+from quantkv.store.layout import tensor_nbytes, windowed_pages
 from quantkv.store.pages import PageStore
-from quantkv.store.tiles import Lanes
 from quantkv.store.view import StoreTally, View, row_groups
 
 ENCODE_TOKENS = 2048
@@ -33,21 +33,18 @@ class TensorStore:
 
     def __init__(
         self,
-        codec: Codec,
+        stored: Stored,
         window: Window,
-        shape: tuple[int, int, int],
-        dtype: torch.dtype,
+        rows: int,
         device: torch.device,
+        engine: PageEngine,
         pads: Sequence[int] | None = None,
-        *,
-        lanes: Lanes,
     ) -> None:
-        """`shape` is (rows, num_key_value_heads, head_dim); keys have `lanes` "tokens", values "channels"."""
-        rows, heads, head_dim = shape
-        self.codec, self.window, self.dtype = codec, window, dtype
-        self.heads, self.head_dim = heads, head_dim
-        self.lanes = lanes
-        self.pages = PageStore(codec, page_layout(codec, heads, head_dim, dtype, lanes), rows, device)
+        self.stored, self.window, self.dtype = stored, window, stored.place.dtype
+        self.heads, self.head_dim = stored.place.num_heads, stored.place.head_dim
+        dtype, shape = self.dtype, (rows, self.heads, self.head_dim)
+        self.pages = PageStore(stored, engine, rows, device)
+        self.pages.row_state.first = [window.sinks] * rows
         self.ring = Ring(shape, window.capacity_at(0), dtype, device)
         self.sinks = Sinks(shape, window.sinks, dtype, device)
         self.pads = list(pads or [0] * rows)
@@ -75,7 +72,7 @@ class TensorStore:
     def is_lossless(self) -> bool:
         """Whether packed tokens decode to what was given."""
         (*others, field) = self.pages.layout.fields
-        return not others and field.bits is None and field.dtype == self.dtype
+        return not self.stored.steps and not others and field.bits is None and field.dtype == self.dtype
 
     @property
     def device(self) -> torch.device:
@@ -93,12 +90,11 @@ class TensorStore:
     def predicted_nbytes(self, length: int | None = None) -> int:
         """The closed form of `nbytes` at `length` tokens (now, by default), if they were only appended."""
         length = self.length if length is None else length
-        how = self.codec, self.window, self.shape, self.dtype, self.lanes
-        return tensor_nbytes(*how, length, pads=self.pads, span=self.span)
+        return tensor_nbytes(self.stored, self.window, self.rows, length, pads=self.pads, span=self.span)
 
     def storages(self) -> Iterable[Tensor]:
         """Every tensor that this store keeps alive."""
-        return (self.ring.buffer, self.sinks.buffer, *self.pages.pool.slabs)
+        return (self.ring.buffer, self.sinks.buffer, *self.pages.storages())
 
     def packed(self, row: int, length: int | None = None) -> int:
         """How many tokens of a row are packed when it holds `length` tokens (now, by default)."""
@@ -167,6 +163,8 @@ class TensorStore:
         self.pages.reserve(packed)
         for pad, rows in row_groups(self.pads):
             done, todo = self.pages.used[rows[0]], packed[rows[0]]
+            if todo:
+                self._fit(view, pad, rows)
             span = -(-ENCODE_TOKENS // self.window.flush) * self.window.flush
             for low in range(done, todo, span):
                 first, high = pad + self.window.sinks, min(todo, low + span)
@@ -174,6 +172,13 @@ class TensorStore:
                 self.pages.append(rows, x if len(rows) == self.rows else x[rows])
         if self.window.after and self.packed_at is None and any(self.pages.used):
             self.packed_at = length
+
+    def _fit(self, view: View, pad: int, rows: list[int]) -> None:
+        """Fit rows that have no state yet on their first tokens after the sinks, all of them exact still."""
+        new = [row for row in rows if not self.pages.row_state.fitted[row]]
+        if new:
+            first = pad + self.window.sinks
+            self.pages.fit(new, view.exact(first, first + self.stored.fit_tokens)[new])
 
     def evict(self, before: int, length: int) -> None:
         """Free pages of positions below `before`, which nobody reads once `length` tokens are held."""
@@ -215,6 +220,8 @@ class TensorStore:
         deep = sum(self._truncate_row(row, pad, length) for row, pad in enumerate(self.pads))
         self.length = length
         for row, pad in enumerate(self.pads):
+            if self.length - pad < self.window.sinks + self.stored.fit_tokens:
+                self.pages.row_state.forget(row)
             if pad > self.length:  # the row begins anew: what follows may be real
                 self.pads[row], self._held_from[row] = self.length, self.length + self.window.sinks
         self.pages.trim()
@@ -273,12 +280,19 @@ class TensorStore:
             "begins": self.begins,
             "saturated": self.pages.saturated,
             "packed_at": self.packed_at,
+            "fitted": self.pages.row_state.fitted,
+            "first": self.pages.row_state.first,
         }
-        return {"pages": records, "ring": self.ring.buffer, "sinks": self.sinks.buffer}, numbers
+        state = {f"state.{name}": x for name, x in self.pages.row_state.numbers.items()}
+        return {"pages": records, "ring": self.ring.buffer, "sinks": self.sinks.buffer} | state, numbers
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Fill an empty store of the same codec, window and shape."""
+        """Fill an empty store of the same method, window and shape."""
         self.set_reserve(numbers["reserve"])
+        state = self.pages.row_state
+        state.fitted, state.first = list(numbers["fitted"]), list(numbers["first"])
+        for name, held in state.numbers.items():
+            held.copy_(tensors[f"state.{name}"])
         self.pages.restore(tensors["pages"], numbers["tables"], numbers["used"])
         self.ring = self._new_ring(tensors["ring"].shape[2])
         self.ring.buffer.copy_(tensors["ring"])

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from quantkv.codecs import compute_dtype
 from quantkv.errors import QuantKVError
-from quantkv.native import FLOATS
 from quantkv.store.exact import Ring, Sinks
 from quantkv.store.pages import PageStore
 
@@ -60,11 +59,6 @@ class View:
     @property
     def device(self) -> torch.device:
         return self.ring.buffer.device
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether native kernels read these pages and exact tokens."""
-        return self.pages.format is not None and self.dtype in FLOATS
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

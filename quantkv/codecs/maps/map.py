@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from quantkv.codecs.base import Field
+from quantkv.codecs.fields import Field
 from quantkv.codecs.place import Place, Tokens, Which
 from quantkv.codecs.steps import Step
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantkv.attention import AttentionOptions
 from quantkv.cache.hooks import SIMULATION, fused_attention
 from quantkv.decode_exact.one_pass import one_pass
+from quantkv.engines import AttentionOptions
 from quantkv.instruments.divergence import check_reference
 from quantkv.instruments.huggingface import evaluating, forward
 

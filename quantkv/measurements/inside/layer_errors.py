@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from quantkv.attention import AttentionOptions, KVHandle, PlainReadable
-from quantkv.attention.reference import attend
 from quantkv.cache.layer import QuantizedLayer
 from quantkv.codecs import compute_dtype
+from quantkv.engines import AttentionOptions, KVHandle, PlainReadable
+from quantkv.engines.attention import attend
 from quantkv.measurements.inside.capture import LayerCall
 from quantkv.policy import Window
 from quantkv.spec.specs import CacheSpec

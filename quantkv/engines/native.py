@@ -1,4 +1,4 @@
-"""The native CPU engine: whether it is here, and which build of it runs.
+"""The module of native kernels: whether it is here, and which build of it runs.
 
 `QUANTKV_NATIVE=0` leaves it alone; `QUANTKV_ISA=v2|v3|v4` picks a build other than the best that the
 processor can run.

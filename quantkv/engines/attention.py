@@ -1,4 +1,4 @@
-"""The PyTorch reference engine: attention straight from pages, a bounded span at a time, with an online
+"""Attention in PyTorch: straight from pages, a bounded span at a time, with an online
 softmax.
 
 It accumulates in float32 (float64 for float64 queries) and never holds more of the history than one span in
@@ -12,8 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from quantkv.attention.inputs import PLAIN, AttentionOptions, Readable
 from quantkv.codecs import compute_dtype
+from quantkv.engines.inputs import PLAIN, AttentionOptions, Readable
 
 
 class OnlineSoftmax:

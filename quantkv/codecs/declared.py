@@ -1,0 +1,71 @@
+"""Whether what a codec declares fits together: terms over fields that are there, shared as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quantkv.codecs.fields import Field
+from quantkv.codecs.place import Place
+from quantkv.codecs.terms import Codes, LowRank, Scale, Sparse, Table, Term
+from quantkv.errors import QuantKVError
+
+
+def check_declared(place: Place, fields: Sequence[Field], terms: Sequence[Term]) -> None:
+    """Raise QuantKVError where numbers would be read from other elements than the fields hold."""
+    named = {field.name: field for field in fields}
+    if len(named) < len(fields):
+        raise QuantKVError(f"two fields of one name: {', '.join(field.name for field in fields)}")
+    if not terms:
+        raise QuantKVError("a codec needs a term")
+    for term in terms:
+        if isinstance(term, Codes):
+            _check_codes(place, named, term)
+        elif isinstance(term, Sparse):
+            _same_shape(named, term, (place.num_heads, 1))
+        else:
+            _check_low_rank(place, named, term)
+
+
+def _field(named: Mapping[str, Field], name: str, term: object) -> Field:
+    if name not in named:
+        raise QuantKVError(f"{term} reads a field {name!r}; declared: {', '.join(named)}")
+    return named[name]
+
+
+def _check_codes(place: Place, named: Mapping[str, Field], term: Codes) -> None:
+    codes = _field(named, term.field, term)
+    if not codes.tiled or codes.heads != place.num_heads:
+        raise QuantKVError(f"{term} needs {term.field!r} tiled, one code for each head, token and channel")
+    if term.first < 0 or term.first + codes.width > place.head_dim:
+        raise QuantKVError(f"{term} reaches beyond head_dim {place.head_dim}")
+    if isinstance(term.number, Table) and len(term.number.values) != 2 ** (codes.bits or 0):
+        raise QuantKVError(f"a table of {len(term.number.values)} numbers for codes of {codes.bits} bits")
+    for scale in (*term.scales, *([term.zero] if term.zero else [])):
+        _check_scale(place, named, term, scale, codes.width)
+
+
+def _check_scale(place: Place, named: Mapping[str, Field], term: Codes, scale: Scale, width: int) -> None:
+    field = _field(named, scale.field, term)
+    wanted = (*scale.sharing.entry_shape(place.num_heads, width), scale.sharing.tokens)
+    if (field.heads, field.width, field.tokens) != wanted:
+        raise QuantKVError(
+            f"{scale.field!r} is shared as {scale.sharing}: (heads, width, tokens) {wanted}, but its field "
+            f"is {(field.heads, field.width, field.tokens)}"
+        )
+
+
+def _same_shape(named: Mapping[str, Field], term: Sparse, wanted: tuple[int, int]) -> None:
+    index, value = _field(named, term.index, term), _field(named, term.value, term)
+    shapes = {(field.heads, field.tokens) for field in (index, value)}
+    if shapes != {wanted} or index.width != value.width:
+        raise QuantKVError(f"{term} needs as many indices as values, for each head and token")
+
+
+def _check_low_rank(place: Place, named: Mapping[str, Field], term: LowRank) -> None:
+    left, right = _field(named, term.left, term), _field(named, term.right, term)
+    if (left.heads, left.tokens, right.heads) != (place.num_heads, 1, place.num_heads):
+        raise QuantKVError(
+            f"{term} needs {term.left!r} for each head and token, {term.right!r} for each head"
+        )
+    if right.width != left.width * place.head_dim:
+        raise QuantKVError(f"{term} needs {left.width} · {place.head_dim} numbers in {term.right!r}")
