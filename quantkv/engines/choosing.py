@@ -12,7 +12,7 @@ from quantkv.engines.cpu import Cpu
 from quantkv.engines.inputs import PLAIN, AttentionOptions, Readable
 from quantkv.engines.reference import Reference
 from quantkv.store import View
-from quantkv.store.engine import PageEngine
+from quantkv.store.pages import PageEngine
 
 
 class Engine(PageEngine, Protocol):

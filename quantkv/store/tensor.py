@@ -18,10 +18,9 @@ from torch import Tensor
 
 from quantkv.codecs import Stored, compute_dtype
 from quantkv.policy import Window
-from quantkv.store.engine import PageEngine
 from quantkv.store.exact import Ring, Sinks
 from quantkv.store.layout import tensor_nbytes, windowed_pages
-from quantkv.store.pages import PageStore
+from quantkv.store.pages import PageEngine, PageStore
 from quantkv.store.view import StoreTally, View, row_groups
 
 ENCODE_TOKENS = 2048
