@@ -20,7 +20,8 @@ from quantkv.store.row_state import RowState
 
 
 class PageEngine(Protocol):
-    """What a store asks of the engine that serves it. Stateless; one serves every store. What it keeps for the pages of one store hangs there (`opened`)."""
+    """What a store asks of the engine that serves it. Stateless; one serves every store, and what it keeps
+    for the pages of one hangs there (`opened`)."""
 
     @property
     def name(self) -> str:
