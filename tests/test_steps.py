@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantkv.codecs.base import compute_dtype
+from quantkv.codecs.fields import compute_dtype
 from quantkv.codecs.maps.norm import Norm, NormAll, summed
 from quantkv.codecs.place import Place, Rope, Tokens
 from quantkv.codecs.steps import (

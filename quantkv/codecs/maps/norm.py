@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from quantkv.codecs.base import Field
+from quantkv.codecs.fields import Field
 from quantkv.codecs.maps.map import Map
 from quantkv.codecs.place import Place, Tokens
 from quantkv.codecs.rounding import round_up_positive
