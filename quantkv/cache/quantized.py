@@ -88,6 +88,13 @@ class QuantizedCache(AllOrNothing):
         return "reference" if "reference" in engines else engines.pop()
 
     @property
+    def engine_why(self) -> str:
+        """Why the reference engine serves some layer; empty where it serves none."""
+        return "; ".join(
+            dict.fromkeys(layer.engine_why for layer in self.quantized_layers if layer.engine_why)
+        )
+
+    @property
     def saturated(self) -> int:
         """Stored scales, zeros and values at the end of their dtype's range: what was given did not fit."""
         return sum(layer.saturated for layer in self.quantized_layers)

@@ -69,11 +69,8 @@ def _saving(quality: dict[str, Any]) -> Finding | None:
 def _engine(cache: QuantizedCache) -> Finding | None:
     if cache.engine != "reference":
         return None
-    if native.isa() is None:
-        return Finding(Verdict.FIT, "attention runs on the slower PyTorch engine: no native engine here")
-    return Finding(
-        Verdict.CAUTION, "no native kernel reads this format: attention runs on the PyTorch engine"
-    )
+    verdict = Verdict.FIT if native.isa() is None else Verdict.CAUTION
+    return Finding(verdict, f"attention runs on the slower PyTorch engine: {cache.engine_why}")
 
 
 def _layers(cache: QuantizedCache) -> Finding | None:

@@ -114,6 +114,8 @@ def effective(model: Any, parsed: Parsed, cache: Any = None, **overrides: Any) -
         "layers_total": total,
         "saturated": getattr(cache, "saturated", None),
     }
+    if why := getattr(cache, "engine_why", ""):
+        section["engine_why"] = why
     if isinstance(parsed, CacheSpec):
         section |= _policy(parsed.sinks, *((own.recent, own.flush) for own in (parsed.key, parsed.value)))
     elif isinstance(parsed, Peer):

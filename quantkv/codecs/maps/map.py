@@ -20,6 +20,9 @@ class Map(ABC):
     fits: ClassVar[bool] = False
     """Whether it needs the state of each row, fitted on the row's first tokens after the sinks."""
 
+    positions: ClassVar[bool] = False
+    """Whether it needs to know the positions of tokens, and how keys are turned by them."""
+
     @abstractmethod
     def step(self, place: Place) -> Step | None:
         """What it does at a place; None where it does nothing there. QuantKVError where it cannot."""

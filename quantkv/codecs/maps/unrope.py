@@ -18,6 +18,7 @@ from quantkv.errors import QuantKVError, UnsupportedError
 
 class Unrope(Map):
     tensors: ClassVar[tuple[Which, ...]] = ("key",)
+    positions = True
 
     def step(self, place: Place) -> Step | None:
         if place.rope_unknown:
