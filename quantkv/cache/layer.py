@@ -8,7 +8,7 @@ exact`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicLayer
 from quantkv.cache.notices import Notices
 from quantkv.cache.padding import counted_padding
 from quantkv.codecs import Place, Stored
+from quantkv.codecs.place import Which
 from quantkv.engines import KVHandle, engine_for
 from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec, Half
@@ -26,6 +27,8 @@ from quantkv.store import TensorStore, View
 
 ANY_WIDTH = 1024
 """A head's width that groups divide, as long as no tensor has shown its own."""
+NOWHERE: Mapping[Which, Place] = {"key": Place("key", 1, ANY_WIDTH), "value": Place("value", 1, ANY_WIDTH)}
+"""Of a layer that belongs to no model: keys that are not turned, no constants."""
 PAST_RECORDING_RESERVE = 256
 """Exact tokens kept for roll-back once a decoding method says that it will take tokens back."""
 _PICKS: dict[str, Callable[[Tensor, Any], Tensor]] = {
@@ -64,11 +67,15 @@ class QuantizedLayer(DynamicLayer):
         prefill: str = "exact",
         pads: Callable[[], list[int] | None] | None = None,
         notices: Notices | None = None,
+        places: Mapping[Which, Place] = NOWHERE,
     ) -> None:
+        """`places` has what a model's layer knows of its keys and values before any come: how keys are turned,
+        constants. Shapes and dtypes are those of the tensors."""
         self.key_store: TensorStore | None = None
         self.value_store: TensorStore | None = None
         super().__init__()
         self.spec, self.prefill = spec, prefill
+        self._places = places
         self._known_pads = pads or _unknown
         self._notices = notices or Notices()
         self._reserve = spec.reserve
@@ -102,7 +109,8 @@ class QuantizedLayer(DynamicLayer):
 
     def stored(self, half: Half, x: Tensor) -> Stored:
         """How the keys, or the values, of this layer are stored, of which `x` `[B, H, T, D]` are some."""
-        return half.tensor.at(Place(half.which, x.shape[1], x.shape[3], x.dtype))
+        shape = {"num_heads": x.shape[1], "head_dim": x.shape[3], "dtype": x.dtype}
+        return half.tensor.at(replace(self._places[half.which], **shape))
 
     def _new_store(self, half: Half, x: Tensor, pads: list[int] | None) -> TensorStore:
         stored = self.stored(half, x)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quantkv.cache.layer import QuantizedLayer, kept
+from quantkv.cache.layer import NOWHERE, QuantizedLayer, kept
 from quantkv.cache.notices import Notices
+from quantkv.codecs import Place
+from quantkv.codecs.place import Which
 from quantkv.engines import KVHandle
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec
@@ -35,10 +37,11 @@ class QuantizedSlidingLayer(QuantizedLayer):
         prefill: str = "exact",
         pads: Callable[[], list[int] | None] | None = None,
         notices: Notices | None = None,
+        places: Mapping[Which, Place] = NOWHERE,
     ) -> None:
         if prefill != "exact":
             raise UnsupportedError("a quantized sliding window has no prefill='final'")
-        super().__init__(replace(spec, sinks=0), pads=pads, notices=notices)
+        super().__init__(replace(spec, sinks=0), pads=pads, notices=notices, places=places)
         self.sliding_window = sliding_window
         self.record_past = False
 
@@ -128,8 +131,14 @@ class QuantizedSlidingLayer(QuantizedLayer):
         Where a scale is shared with tokens that are not there any more, the oldest one stands in for them:
         it changes no scale of those that are.
         """
-        self.lazy_initialization(keys, values)
         missing = length - keys.shape[-2]
+        for half in self.spec.halves:
+            if missing and self.stored(half, keys).fit_tokens:
+                raise UnsupportedError(
+                    f"the {half.name} of {self.spec} are fitted on a row's first tokens, of which a window "
+                    f"has dropped {missing}"
+                )
+        self.lazy_initialization(keys, values)
         for store, x in zip(self.stores, (keys, values), strict=True):
             absent = missing - store.skip(missing, length)
             store.append(torch.cat([x[:, :, :1].expand(-1, -1, absent, -1), x], -2))
