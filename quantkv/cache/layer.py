@@ -69,8 +69,8 @@ class QuantizedLayer(DynamicLayer):
         notices: Notices | None = None,
         places: Mapping[Which, Place] = NOWHERE,
     ) -> None:
-        """`places` has what a model's layer knows of its keys and values before any come: how keys are turned,
-        constants. Shapes and dtypes are those of the tensors."""
+        """`places` has what a model's layer knows of its keys and values before any come, but for shapes and
+        dtypes: how keys are turned, constants."""
         self.key_store: TensorStore | None = None
         self.value_store: TensorStore | None = None
         super().__init__()
@@ -109,8 +109,8 @@ class QuantizedLayer(DynamicLayer):
 
     def stored(self, half: Half, x: Tensor) -> Stored:
         """How the keys, or the values, of this layer are stored, of which `x` `[B, H, T, D]` are some."""
-        shape = {"num_heads": x.shape[1], "head_dim": x.shape[3], "dtype": x.dtype}
-        return half.tensor.at(replace(self._places[half.which], **shape))
+        place = self._places[half.which]
+        return half.tensor.at(replace(place, num_heads=x.shape[1], head_dim=x.shape[3], dtype=x.dtype))
 
     def _new_store(self, half: Half, x: Tensor, pads: list[int] | None) -> TensorStore:
         stored = self.stored(half, x)
@@ -285,9 +285,8 @@ class QuantizedLayer(DynamicLayer):
         if self.stores:
             methods = [(store.stored, store.device) for store in self.stores]
         else:
-            methods = [
-                (half.stored(1, ANY_WIDTH, torch.float32), torch.device("cpu")) for half in self.spec.halves
-            ]
+            x = torch.empty(0, 1, 0, ANY_WIDTH)
+            methods = [(self.stored(half, x), x.device) for half in self.spec.halves]
         served = [engine_for(*method) for method in methods]
         engine, _ = served[0] if served[0][1] else served[1]
         return engine.name, "; ".join(dict.fromkeys(why for _, why in served if why))
