@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -164,3 +165,10 @@ def test_a_docstring_says_what_a_map_is(word: str) -> None:
     module = importlib.import_module(type(MAPS[word]).__module__)
     said = module.__doc__ or ""
     assert f"`{word}`" in said.partition("\n\n")[0] and ("bits" in said or "Bits" in said)
+
+
+def test_the_page_on_maps_has_every_word() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "maps.md").read_text()
+    rows = {word: line for word in MAPS for line in page.splitlines() if line.startswith(f"| `{word}` |")}
+    for word, map in MAPS.items():
+        assert rows[word].split("|")[2].strip() == ("keys" if map.tensors == ("key",) else "keys, values")
