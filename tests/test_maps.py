@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from quantkv.codecs.affine import Affine
+from quantkv.codecs.base import Codec
+from quantkv.codecs.fields import Sharing
 from quantkv.codecs.maps.ctr import Ctr
 from quantkv.codecs.maps.had import Had
 from quantkv.codecs.maps.map import Map
@@ -18,7 +21,9 @@ from quantkv.codecs.maps.rot import Rot
 from quantkv.codecs.maps.smooth import Smooth
 from quantkv.codecs.maps.unrope import Unrope
 from quantkv.codecs.place import Place, Rope, Tokens
-from quantkv.codecs.steps import Hadamard, Matrix, Shift, Stretch, TokenScale, Turn
+from quantkv.codecs.raw import Raw
+from quantkv.codecs.steps import Hadamard, Matrix, Shift, Stretch, TokenScale, Turn, butterflies
+from quantkv.codecs.stored import Stored
 from quantkv.errors import QuantKVError, UnsupportedError
 
 HEADS, DIM = 2, 16
@@ -165,6 +170,86 @@ def test_a_docstring_says_what_a_map_is(word: str) -> None:
     module = importlib.import_module(type(MAPS[word]).__module__)
     said = module.__doc__ or ""
     assert f"`{word}`" in said.partition("\n\n")[0] and ("bits" in said or "Bits" in said)
+
+
+CHAINS = (
+    "had",
+    "rot.norm",
+    "ctr",
+    "smooth.had",
+    "unrope.ctr",
+    "unrope.ctr.smooth.had.norm",
+    "normall.ctr",
+    "ctr.norm",
+)
+FIT = 16
+
+
+def method(chain: str, codec: Codec, dtype: torch.dtype = torch.float32) -> Stored:
+    at = place(dtype=dtype, constants={"rot": ROTATIONS})
+    return Stored(codec, at, tuple(MAPS[word] for word in chain.split(".")), fit_tokens=FIT)
+
+
+def keys(rows: int, length: int) -> Tensor:
+    """Turned keys with biases and tokens of unlike sizes."""
+    x = numbers(rows, HEADS, length, DIM) * (1 + numbers(rows, HEADS, length, 1, seed=1).abs())
+    at = Tokens(place(), tuple(range(rows)))
+    return Turn(ROPE).undo(x + 20 * numbers(1, HEADS, 1, DIM, seed=2), at, {})
+
+
+def tokens_of(stored: Stored, x: Tensor, rows: slice = slice(None), start: int = 0) -> Tokens:
+    """Of `rows`, whose first positions are 0, 1, 2, …; from `start` on."""
+    first = range(len(x))[rows]
+    state = stored.fit(x[rows, :, :FIT], first) if stored.state_shapes else {}
+    return Tokens(stored.place, [at + start for at in first], state)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_chain_stores_the_same_in_any_call(chain: str, dtype: torch.dtype) -> None:
+    """Row by row, seven tokens at a time, of a transposed tensor, as all at once."""
+    x = keys(3, 40).to(dtype)
+    stored = method(chain, Affine(4, Sharing()), dtype)
+    whole = stored.encode(x, tokens_of(stored, x))
+    apart = x.transpose(1, 2).contiguous().transpose(1, 2)
+    for row in range(3):
+        rows = slice(row, row + 1)
+        for start in range(0, 40, 7):
+            part = stored.encode(apart[rows, :, start : start + 7], tokens_of(stored, apart, rows, start))
+            for name, numbers in part.items():
+                assert torch.equal(numbers, whole[name][rows, :, start : start + 7]), (row, start, name)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_chain_of_a_lossless_codec_loses_nothing(chain: str) -> None:
+    """But a few roundings of numbers of up to a hundred."""
+    x = keys(3, 40)
+    for dtype, near in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        stored = method(chain, Raw(dtype), dtype)
+        tokens = tokens_of(stored, x)
+        back = stored.decode(stored.encode(x.to(dtype), tokens), tokens, dtype)
+        torch.testing.assert_close(back, x.to(dtype), rtol=0, atol=near * 100)
+
+
+def test_state_is_of_the_keys_as_earlier_maps_leave_them() -> None:
+    """Means of keys before they were turned are the biases; norms and rotations come before the mean too."""
+    x, bias = keys(2, 400), 20 * numbers(1, HEADS, 1, DIM, seed=2)[0, :, 0]
+    stored = Stored(Raw(None), place(), (Unrope(), Ctr()), fit_tokens=400)
+    mean = stored.fit(x, (0, 1))["mean"]
+    assert (mean - bias).abs().max() < 0.5 < bias.abs().max()
+    rotated = Stored(Raw(None), place(), (Unrope(), Had(), Ctr()), fit_tokens=400).fit(x, (0, 1))["mean"]
+    torch.testing.assert_close(rotated, butterflies(mean, DIM), rtol=1e-4, atol=1e-4)
+    assert stored.state_shapes == {"mean": (HEADS, DIM)}
+
+
+def test_biases_that_turn_need_unrope_before_ctr() -> None:
+    x = keys(2, 400)
+    errors = {}
+    for chain in ("had", "ctr", "unrope.ctr"):
+        stored = method(chain, Affine(4, Sharing()), torch.float64)
+        tokens = tokens_of(stored, x)
+        errors[chain] = (stored.decode(stored.encode(x, tokens), tokens, torch.float64) - x).square().mean()
+    assert 5 * errors["unrope.ctr"] < min(errors["ctr"], errors["had"])
 
 
 def test_the_page_on_maps_has_every_word() -> None:

@@ -174,7 +174,7 @@ def _positions(rope: Rope, first: int, length: int) -> tuple[Tensor, Tensor]:
     return cos, sin
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def _angle_block(rope: Rope, number: int) -> tuple[Tensor, Tensor]:
     """Always as many at a time, because a vector's end may be computed by other instructions."""
     positions = torch.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=torch.float64)
