@@ -44,12 +44,9 @@ class Hadamard:
 def butterflies(x: Tensor, block: int) -> Tensor:
     """`x @ H / √block` by additions alone, so that no element depends on how many others there are."""
     y = x.unflatten(-1, (-1, block))
-    half = 1
-    while half < block:
-        pairs = y.unflatten(-1, (-1, 2, half))
-        first, second = pairs.unbind(-2)
-        y = torch.stack([first + second, first - second], -2).flatten(-3)
-        half *= 2
+    for _ in range(block.bit_length() - 1):  # sums of neighbours to the front, differences behind them
+        first, second = y[..., ::2], y[..., 1::2]
+        y = torch.cat([first + second, first - second], -1)
     return y.flatten(-2) * (1 / math.sqrt(block))
 
 

@@ -59,5 +59,6 @@ def summed(x: Tensor) -> Tensor:
     how many others there are."""
     while (width := x.shape[-1]) > 1:
         half = width // 2
-        x = torch.cat([x[..., :half] + x[..., half : 2 * half], x[..., 2 * half :]], -1)
+        sums = x[..., :half] + x[..., half : 2 * half]
+        x = torch.cat([sums, x[..., -1:]], -1) if width % 2 else sums
     return x
