@@ -12,13 +12,16 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quantkv.codecs import Place, Stored, Tokens, codec_family, compute_dtype
+from quantkv.codecs.options import Option, options_of, said_options
 from quantkv.engines import Engine, engine_for
 from quantkv.engines.choosing import REFERENCE
+from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec, Half, parse_spec
 from quantkv.spec.tensors import GROUPED, TensorSpec, default_flush
 from quantkv.store import TensorStore, page_layout
@@ -52,11 +55,13 @@ def check_words(name: str) -> None:
     for one, other in itertools.combinations(words, 2):
         assert not _same(words[one], words[other]), f"{name} stores the same for {one} and {other}"
     plain = _worded(name, next(iter(words), None))
-    for option in set(family.options) - {plain.metadata}:
-        changed = {"sym": {"symmetric": True}, "near": {"outward": False}}.get(option, {"metadata": option})
-        assert not _same(plain, replace(plain, **changed)), (
-            f"{name} stores the same with and without {option}"
-        )
+    for option in options_of(family.options):
+        tried = [_with(plain, option, value) for value in option.others()]
+        changed = [tensor for tensor in tried if tensor is not None]
+        assert changed, f"{name} takes no {option.field} but {option.default}"
+        for tensor in changed:
+            said = ".".join(said_options(tensor.options))
+            assert not _same(plain, tensor), f"{name} stores the same with and without {said}"
 
 
 def _worded(name: str, word: str | None) -> TensorSpec:
@@ -64,10 +69,23 @@ def _worded(name: str, word: str | None) -> TensorSpec:
     return TensorSpec(codec=name, sharing=word, group=group, flush=default_flush(name, word, group))
 
 
+def _with(plain: TensorSpec, option: Option, value: Any) -> TensorSpec | None:
+    """The same with another value of an option; None where the codec refuses this number."""
+    try:
+        options = replace(plain.options, **{option.field: value})
+        flush = default_flush(plain.codec, plain.sharing, plain.group, options=options)
+        return replace(plain, options=options, flush=flush)
+    except QuantKVError:
+        if option.is_number:
+            return None
+        raise
+
+
 def _same(one: TensorSpec, other: TensorSpec) -> bool:
     length = 16 * math.lcm(one.build().group_tokens, other.build().group_tokens)
     x = torch.randn(1, HEADS, length, HEAD_DIM, generator=torch.Generator().manual_seed(0))
-    first, second = (encoded(tensor.at(Place("key", HEADS, HEAD_DIM)), x) for tensor in (one, other))
+    ways = [tensor.at(Place("key", HEADS, HEAD_DIM)) for tensor in (one, other)]
+    first, second = (encoded(stored, x) | {"x": round_trip(stored, x)} for stored in ways)
     return first.keys() == second.keys() and all(
         first[field].dtype == second[field].dtype and torch.equal(first[field], second[field])
         for field in first

@@ -16,8 +16,9 @@ from rows import quality_row, sweep_rows
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from quantkv.commands.arguments import FORMATS, MODELS
+from quantkv.commands.arguments import MODELS
 from quantkv.commands.cli import EXITS, app
+from quantkv.named import NAMES
 from quantkv.rows.files import write_row
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +83,7 @@ def test_the_completed_names_are_all_there_are() -> None:
     from quantkv.models.packaged import PACKAGED_MODELS
     from quantkv.spec import presets
 
-    assert list(FORMATS) == list(presets())
+    assert list(NAMES) == list(presets())
     assert list(MODELS) == [*PACKAGED_MODELS, *RANDOM_MODELS]
 
 
@@ -114,7 +115,7 @@ def test_every_code_a_command_ends_with_is_in_the_list() -> None:
 def test_formats_in_json() -> None:
     told = json.loads(command("formats", "--json").stdout)["formats"]
     by_name = {record["name"]: record for record in told}
-    assert list(by_name) == list(FORMATS)
+    assert list(by_name) == list(NAMES)
     assert by_name["int4-head"]["bits_packed"] == 4.5  # 4 bits, and 32 of scale and zero over 64 channels
     kivi = by_name["kivi-2"]
     assert (kivi["keys_recent"], kivi["keys_flush"], kivi["values_recent"], kivi["values_flush"]) == (

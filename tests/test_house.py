@@ -13,7 +13,7 @@ from pathlib import Path
 import quantkv
 
 ROOMS = """
-    errors files cores quiet version
+    errors files cores quiet version named
     wording plugins data
     codecs policy
     store

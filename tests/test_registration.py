@@ -36,8 +36,8 @@ from quantkv.sweep.runner import work
 from quantkv.sweep.summary import Summary
 from quantkv.testing import check_codec
 
-FAMILY = CodecFamily("half", None, lambda options: Raw(torch.float16), sharings=(), raw=True)
-ANOTHER = CodecFamily("half", None, lambda options: Raw(torch.float16), sharings=(), raw=True)
+FAMILY = CodecFamily("half", None, lambda sharing, options: Raw(torch.float16), sharings=(), raw=True)
+ANOTHER = CodecFamily("half", None, lambda sharing, options: Raw(torch.float16), sharings=(), raw=True)
 
 
 class Quarter(Window):
@@ -175,7 +175,7 @@ from quantkv import parse_spec
 from quantkv.codecs import CodecFamily, register_codec
 from quantkv.codecs.raw import Raw
 
-register_codec(CodecFamily("half", None, lambda options: Raw(torch.float16), sharings=(), raw=True))
+register_codec(CodecFamily("half", None, lambda sharing, options: Raw(torch.float16), sharings=(), raw=True))
 assert str(parse_spec("half")) == "half"
 """
 

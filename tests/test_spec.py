@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +15,12 @@ from hypothesis import strategies as st
 import quantkv
 from quantkv import CacheSpec, QuantKVError, TensorSpec, parse_spec, presets
 from quantkv.codecs import codec_family, codec_names
-from quantkv.codecs.registry import SHARING_WORDS
+from quantkv.codecs.affine import AffineOptions
+from quantkv.codecs.float8 import Float8Options
+from quantkv.codecs.registry import SHARING_WORDS, map_named, map_words
+from quantkv.policy import POLICIES, Length, Window, register_policy
 from quantkv.spec.specs import LayerRange
+from quantkv.version import METHODS
 
 WORDS = ("token-head", "token", "token-all", "channel", "chunk-head", "chunk")
 PUBLIC = (
@@ -66,7 +72,7 @@ def test_presets_print_their_own_name(name: str) -> None:
 
 # --- random specs ---
 @st.composite
-def tensor_specs(draw: st.DrawFn) -> TensorSpec:
+def tensor_specs(draw: st.DrawFn, which: str) -> TensorSpec:
     codec = draw(st.sampled_from(codec_names()))
     recent, flush = draw(st.sampled_from([0, 1, 64, 128])), draw(st.sampled_from([1, 7, 32, 96]))
     family = codec_family(codec)
@@ -78,8 +84,20 @@ def tensor_specs(draw: st.DrawFn) -> TensorSpec:
         flush = group * draw(st.integers(1, 3))
     options = {"metadata": draw(st.sampled_from(["fp16", "bf16", "fp32"]))}
     if family.affine:
-        options |= {"symmetric": draw(st.booleans()), "outward": draw(st.booleans())}
-    return TensorSpec(codec=codec, sharing=sharing, group=group, recent=recent, flush=flush, **options)
+        options |= {"sym": draw(st.booleans()), "near": draw(st.booleans())}
+    maps = draw(
+        st.lists(st.sampled_from([m for m in map_words() if which in map_named(m).tensors]), unique=True)
+    )
+    return TensorSpec(
+        codec=codec,
+        sharing=sharing,
+        group=group,
+        options=family.options(**options),
+        maps=tuple(maps),
+        fit_tokens=draw(st.sampled_from([0, 2, 256])) if any(map_named(m).fits for m in maps) else 0,
+        recent=recent,
+        flush=flush,
+    )
 
 
 def layer_ranges() -> st.SearchStrategy[LayerRange]:
@@ -90,10 +108,16 @@ def layer_ranges() -> st.SearchStrategy[LayerRange]:
     return st.one_of(pairs.map(lambda pair: LayerRange(*pair)), numbers.map(lambda n: LayerRange(n, n)))
 
 
+def for_values(key: TensorSpec) -> TensorSpec:
+    """The same, without maps of keys alone."""
+    maps = tuple(word for word in key.maps if "value" in map_named(word).tensors)
+    return replace(key, maps=maps, fit_tokens=0)
+
+
 @st.composite
 def cache_specs(draw: st.DrawFn, layers: bool = True) -> CacheSpec:
-    key = draw(tensor_specs())
-    value = draw(st.one_of(st.just(key), tensor_specs()))
+    key = draw(tensor_specs("key"))
+    value = draw(st.one_of(tensor_specs("value"), st.just(for_values(key))))
     overrides: dict[str, tuple[LayerRange, CacheSpec]] = {}
     if layers:
         for where in draw(st.lists(layer_ranges(), max_size=2)):
@@ -131,13 +155,9 @@ def test_defaults() -> None:
     spec = parse_spec("int4-head")
     assert (spec.sinks, spec.reserve, spec.key.recent, spec.key.flush) == (4, 32, 64, 32)
     assert spec.key == spec.value
-    assert (spec.key.codec, spec.key.sharing, spec.key.group, spec.key.symmetric) == (
-        "int4",
-        "token-head",
-        None,
-        False,
-    )
-    assert (spec.key.bits, spec.is_raw, spec.key.metadata) == (4, False, "fp16")
+    assert (spec.key.codec, spec.key.sharing, spec.key.group) == ("int4", "token-head", None)
+    assert spec.key.options == AffineOptions(sym=False, metadata="fp16", near=False)
+    assert (spec.key.bits, spec.is_raw, spec.key.maps, spec.key.fit_tokens) == (4, False, (), 0)
     assert parse_spec("int8-channel").key.group == 32
 
 
@@ -206,12 +226,8 @@ def test_published_presets_keep_their_policy(name: str) -> None:
     spec = parse_spec(name, sinks=7, recent=7, flush=7)
     assert spec == presets()[name]
     assert (spec.key.recent, spec.key.flush, spec.value.recent, spec.value.flush) == (0, 128, 128, 1)
-    assert (spec.sinks, spec.key.outward, spec.value.outward, spec.published_policy) == (
-        0,
-        False,
-        False,
-        True,
-    )
+    assert (spec.sinks, spec.key.options.near, spec.value.options.near) == (0, True, True)
+    assert spec.published_policy
     assert not parse_spec("int4-head").published_policy
 
 
@@ -236,6 +252,96 @@ def test_layer_overrides() -> None:
 def test_specs_are_frozen() -> None:
     with pytest.raises(AttributeError):
         parse_spec("int4-head").sinks = 1  # type: ignore[misc]
+
+
+# --- maps ---
+CHAINS = {
+    "int4-head@had": ("int4-head@had", "int4-head@had"),
+    "int4-head@unrope.ctr": ("int4-head@unrope.ctr", "int4-head"),
+    "int4-head@ctr.had": ("int4-head@ctr.had", "int4-head@had"),
+    "int4-head@had.ctr": ("int4-head@had.ctr", "int4-head@had"),
+    "int4-head@ctr.w128": ("int4-head@ctr.w128", "int4-head"),
+    "int4-head@sym.bf16.near.norm": ("int4-head@sym.bf16.near.norm", "int4-head@sym.bf16.near.norm"),
+    "int4-token@g16.smooth": ("int4-token@g16.smooth", "int4-token@g16"),
+    "int8-channel@had": ("int8-channel@g32.had", "int8-channel@g32.had"),
+    "int8-channel@g16.sym.had": ("int8-channel@g16.sym.had", "int8-channel@g16.sym.had"),
+    "int4-channel@had": ("int4-channel@g32.had", "int4-head@had"),
+    "int4-channel@g16.had": ("int4-channel@g16.had", "int4-head@had"),
+    "int8-g32@norm": ("int8-token@g32.norm", "int8-token@g32.norm"),
+    "k8v4@had": ("int8-head@had", "int4-head@had"),
+    "k8v4@ctr.w64": ("int8-head@ctr.w64", "int4-head"),
+    "fp8-e4m3@had": ("fp8-e4m3@had", "fp8-e4m3@had"),
+}
+
+
+@pytest.mark.parametrize("text", CHAINS)
+def test_maps_said_once_go_where_they_are_maps(text: str) -> None:
+    spec = parse_spec(text)
+    key, value = CHAINS[text]
+    assert (str(spec.key), str(spec.value)) == (key, value)
+    assert spec == parse_spec(f"k.{key}+v.{value}")
+    assert str(spec) == spec.name == text
+
+
+def test_words_are_printed_in_one_order() -> None:
+    assert str(parse_spec("int4-token@w64.ctr.near.had.g16.sym")) == "int4-token@g16.sym.near.ctr.had.w64"
+    assert str(parse_spec("int4-head@ctr.w256")) == "int4-head@ctr"
+    assert str(parse_spec("k.int4-head@ctr+v.int8-head@had")) == "k.int4-head@ctr+v.int8-head@had"
+    assert str(parse_spec("int4-head+l0.k8v4@had")) == "int4-head+l0.k8v4@had"
+
+
+@pytest.mark.parametrize("text", ["kivi-2@had", "kivi-4@unrope.ctr.w64"])
+def test_published_schemes_keep_their_policy_with_maps(text: str) -> None:
+    spec, preset = parse_spec(text, sinks=7, recent=7, flush=7), presets()[text.partition("@")[0]]
+    assert (spec.key.bare, spec.value.bare, spec.sinks) == (preset.key, preset.value, 0)
+    assert spec.key.maps == tuple(text.partition("@")[2].removesuffix(".w64").split("."))
+    assert (spec.name, spec.published_policy) == (text, True)
+    assert parse_spec(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("int4-head@ctr", 4 + 256), ("int4-head@ctr.w2", 4 + 2), ("int4-head@ctr+s0", 256),
+        ("int4-head@ctr.w8+q100", 101), ("int4-head@ctr+q100", 4 + 256),
+    ],
+)  # fmt: skip
+def test_nothing_is_packed_before_the_tokens_are_there_that_state_is_fitted_on(text: str, first: int) -> None:
+    """With sinks S and W tokens: b(n) = S while n < S + W."""
+    spec = parse_spec(text + "+r0+f1")
+    assert spec.key_window.packed(first - 1) == 0
+    assert spec.key_window.packed(first) == first - spec.sinks
+    assert spec.value_window.after == spec.quantize_after
+
+
+class Hasty(Window):
+    """Packs whatever there is."""
+
+    def boundary(self, n: Length) -> Length:
+        return self.sinks + (n - self.sinks) * (n > self.sinks)
+
+
+def test_a_policy_that_packs_before_state_is_fitted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(POLICIES, "known", dict(POLICIES.known))
+    register_policy("hasty", Hasty)
+    assert parse_spec("int4-head@had+p.hasty").key_window.packed(10) == 6
+    with pytest.raises(
+        QuantKVError, match="'hasty' packs tokens before the maps of int4-head@ctr are fitted"
+    ):
+        parse_spec("int4-head@ctr+p.hasty")
+    with pytest.raises(QuantKVError, match="'hasty' packs tokens before q50 allows"):
+        parse_spec("int4-head+q50+p.hasty")
+
+
+def test_specs_are_pickled_with_their_words() -> None:
+    spec = parse_spec("int4-head@sym.bf16.ctr.w64+l0.int8-head@near")
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+@pytest.mark.parametrize("name", [*codec_names(), *map_words()])
+def test_versions_are_where_rows_are_read(name: str) -> None:
+    known = codec_family(name) if name in codec_names() else map_named(name)
+    assert METHODS[name] == known.version
 
 
 WRONG = {
@@ -266,7 +372,27 @@ WRONG = {
     "INT4-head": "a-z",
     "int4 head": "a-z",
     "": "a-z",
-    "k8v4@g32": "k8v4",
+    "k8v4@g32": "k8v4 takes no options but maps",
+    "kivi-2@near": "kivi-2 takes no options but maps",
+    "k8v4@hadd": "did you mean 'had'?",
+    "int4-head@hda": "maps: ctr had norm normall rot smooth unrope; did you mean 'had'?",
+    "int4-head@had.had": "says had twice",
+    "int4-head@had.sym.sym": "says sym twice",
+    "int4-head@fp16.bf16": "metadata is said twice",
+    "int4-token@g16.g32": "says g16 and g32",
+    "int4-head@": "has a word missing",
+    "int4-head@had.": "has a word missing",
+    "fp16@had": "fp16 stores plain floats and takes no maps: had",
+    "k.exact@had+v.int4-head": "exact stores plain floats and takes no maps: had",
+    "k.int4-head+v.int4-head@unrope.ctr": "unrope is a map of keys alone: values cannot take it",
+    "k.int4-head@w64+v.int4-head@ctr": "w64 has no effect",
+    "int4-head@w128": "no map of int4-head@w128 is fitted on tokens; those that are: ctr, smooth",
+    "int4-head@had.w128": "w128 has no effect",
+    "kivi-2@had.w128": "w128 has no effect",
+    "int4-head@ctr.w1": "at least 2",
+    "int4-head@ctr.w0": "at least 2",
+    "int4-head@ctr.w8.w9": "says w8 and w9",
+    "int4-head+l0.int4-head@had.had": "says had twice",
     "int4-head+lx.fp16": "legal parts",
 }
 
@@ -292,7 +418,13 @@ def test_only_strings_and_specs_parse(value: object) -> None:
         ({"flush": 0}, "flush"),
         ({"sharing": None}, "token-head"),
         ({"sharing": "per-channel"}, "token-head"),
-        ({"metadata": "fp64"}, "bf16"),
+        ({"options": AffineOptions(metadata="fp64")}, "bf16"),  # type: ignore[arg-type]
+        ({"options": Float8Options()}, r"int4 takes options of AffineOptions \(sym fp16 bf16 fp32 near\)"),
+        ({"maps": ("hadamard",)}, "unknown map 'hadamard'; legal: ctr, had"),
+        ({"maps": "had"}, "maps must be a tuple of words"),
+        ({"maps": ("ctr", "ctr")}, "the map ctr stands twice"),
+        ({"maps": ("ctr",), "fit_tokens": 1}, "fit_tokens must be an integer of at least 2"),
+        ({"fit_tokens": 8}, "w8 has no effect"),
         ({"recent": True}, "recent"),
         ({"codec": "int9"}, "int8"),
     ],

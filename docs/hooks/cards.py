@@ -24,8 +24,8 @@ from quantkv.cache.layer_shapes import LayerShape, TensorShape
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.registry import SHARING_MEANING
 from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL
+from quantkv.named import scheme_of
 from quantkv.spec import CacheSpec, TensorSpec
-from quantkv.spec.named import scheme_of
 from quantkv.wording.numbers import DASH, compact, compact_interval, percent
 
 HEADS, WIDTHS, LENGTHS = 4, (64, 128), (128, 512, 2048, 8192)

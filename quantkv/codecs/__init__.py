@@ -5,8 +5,9 @@ May be imported by store and all that is above it.
 
 from quantkv.codecs.base import Codec
 from quantkv.codecs.fields import Field, Sharing, codes_field, compute_dtype
+from quantkv.codecs.maps.map import Map
 from quantkv.codecs.place import Place, Rope, Tokens
-from quantkv.codecs.registry import CodecFamily, codec_family, codec_names, register_codec
+from quantkv.codecs.registry import CodecFamily, codec_family, codec_names, register_codec, register_map
 from quantkv.codecs.rounding import saturated
 from quantkv.codecs.stored import Stored
 from quantkv.codecs.terms import Affine, Codes, Float8, LowRank, Plain, Scale, Sparse, Table
@@ -19,6 +20,7 @@ __all__ = [
     "Field",
     "Float8",
     "LowRank",
+    "Map",
     "Place",
     "Plain",
     "Rope",
@@ -33,5 +35,6 @@ __all__ = [
     "codes_field",
     "compute_dtype",
     "register_codec",
+    "register_map",
     "saturated",
 ]

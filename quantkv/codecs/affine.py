@@ -13,14 +13,25 @@ elements that share it`, so int4 per token and head of 64 channels with float16 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from quantkv.codecs import terms
 from quantkv.codecs.base import Codec
 from quantkv.codecs.fields import SHARED_DIMS, Field, Sharing, compute_dtype
+from quantkv.codecs.options import Metadata
 from quantkv.codecs.place import Place, Tokens
 from quantkv.codecs.rounding import round_down, round_nearest, round_up_positive
+
+
+@dataclass(frozen=True)
+class AffineOptions:
+    sym: bool = False
+    metadata: Metadata = "fp16"
+    near: bool = False
+    """Metadata is rounded to nearest."""
 
 
 class Affine(Codec):

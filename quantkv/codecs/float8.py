@@ -9,6 +9,7 @@ numbers); values are clamped before the cast because torch saturates or not depe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,8 +18,14 @@ from torch import Tensor
 from quantkv.codecs import terms
 from quantkv.codecs.base import Codec
 from quantkv.codecs.fields import SHARED_DIMS, Field, Sharing, compute_dtype
+from quantkv.codecs.options import Metadata
 from quantkv.codecs.place import Place, Tokens
 from quantkv.codecs.rounding import round_up_positive
+
+
+@dataclass(frozen=True)
+class Float8Options:
+    metadata: Metadata = "fp16"
 
 
 class Float8(Codec):

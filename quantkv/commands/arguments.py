@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkv.named import NAMES
 from quantkv.wording.streams import new_console, print_wide
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 # Spelled out: to ask the packages that know takes seconds of imports at every key. A test holds both equal.
-FORMATS = (
-    "fp32", "fp16", "bf16", "exact", "int8-head", "int4-head", "fp8-e4m3", "int8-channel", "int4-channel",
-    "k8v4", "int8-g32", "int4-g32", "kivi-4", "kivi-2",
-)  # fmt: skip
 MODELS = (
     "smollm2-135m-instruct-q4_1", "gemma3-270m-q4_k_m", "random-llama", "random-qwen2", "random-qwen3",
     "random-mistral", "random-gemma3", "random-gpt2",
@@ -26,7 +23,7 @@ MODELS = (
 
 
 def complete_format(incomplete: str) -> list[str]:
-    return [name for name in FORMATS if name.startswith(incomplete)]
+    return [name for name in NAMES if name.startswith(incomplete)]
 
 
 def complete_model(incomplete: str) -> list[str]:

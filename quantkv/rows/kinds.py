@@ -21,8 +21,8 @@ BUILT_IN = {
 """In the order of a row's sections. Each module holds its kind as `KIND`."""
 ENTRY_POINTS = "quantkv.kinds"
 CODEC_VERSION = 2
-"""Part of every key, beside the version of its kind. It goes up when a codec stores other codes for the same
-input, so that older rows are measured again."""
+"""Part of every key, beside the version of its kind. It goes up when every codec stores other codes for the
+same input; where one does, its own version goes up, in `quantkv.version.METHODS`."""
 TAKEN = (
     "schema", "kind", "key", "status", "reason", "requested", "effective", "protocol", "provenance",
     "import", "models", "formats", "policy", "contexts", "batch_sizes", "seeds", "run", "report",

@@ -14,6 +14,7 @@ from zipfile import BadZipFile
 from quantkv.errors import QuantKVError
 from quantkv.rows.files import Row, UnknownKind, read_row, row_name
 from quantkv.rows.kinds import CODEC_VERSION, known
+from quantkv.rows.methods import method_versions
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def _versions(row: Row) -> Iterator[tuple[str, int, int]]:
         yield "metric", metric, known(row["kind"]).version
     if codecs is not None:
         yield "codec", codecs, CODEC_VERSION
+    yield from method_versions(row)
 
 
 def problems(folder: Path) -> Iterator[str]:

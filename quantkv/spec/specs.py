@@ -12,11 +12,12 @@ import torch
 
 from quantkv.codecs import Place, Stored
 from quantkv.codecs.place import Which
+from quantkv.codecs.registry import map_named
 from quantkv.errors import QuantKVError
+from quantkv.named import NAMES, PUBLISHED, TENSOR_TEXTS
 from quantkv.policy import Window, policy_named
-from quantkv.spec.named import NAMES, PUBLISHED, TENSOR_TEXTS
 from quantkv.spec.tensors import DEFAULT_RESERVE, DEFAULT_SINKS, TensorSpec, check_count
-from quantkv.spec.text import Defaults, Said, read_tensor, read_text, tensor_parts
+from quantkv.spec.text import Defaults, Said, chains_of, fit_tokens, read_tensor, read_text, tensor_parts
 from quantkv.store import PageLayout, page_layout
 from quantkv.wording.suggestions import did_you_mean
 
@@ -90,17 +91,30 @@ class CacheSpec:
         check_count("reserve", self.reserve, 0)
         check_count("quantize_after", self.quantize_after, 0)
         policy_named(self.policy)
+        for half in self.halves:  # their windows are checked as they are made
+            self._check_maps(half)
         for where, override in self.layers:
             if override.layers:
                 raise QuantKVError(f"the override for layers {where} has overrides of its own")
+
+    def _check_maps(self, half: Half) -> None:
+        """Raise for a map of keys that values would take, or the other way round."""
+        if wrong := [word for word in half.tensor.maps if half.which not in map_named(word).tensors]:
+            of = " and ".join(f"{name}s" for name in map_named(wrong[0]).tensors)
+            raise QuantKVError(f"{wrong[0]} is a map of {of} alone: {half.name} cannot take it")
 
     def __str__(self) -> str:
         return format_spec(self)
 
     @property
     def name(self) -> str:
-        """The preset's name where this spec is one, else the short string."""
-        return next((name for name, spec in presets().items() if spec == self), str(self))
+        """The preset's name where this spec is one, with its maps; else the short string."""
+        if not self.key.maps and not self.value.maps:
+            return next((name for name, spec in presets().items() if spec == self), str(self))
+        bare = replace(self, key=self.key.bare, value=self.value.bare)
+        chains = chains_of(self.key, self.value)
+        names = (chain.after(name) for name, spec in presets().items() if spec == bare for chain in chains)
+        return next((name for name in names if parse_spec(name) == self), str(self))
 
     @property
     def is_raw(self) -> bool:
@@ -109,7 +123,7 @@ class CacheSpec:
     @property
     def published_policy(self) -> bool:
         """Whether this is a preset whose sinks, window and flush rules are part of the published scheme."""
-        return self.name in PUBLISHED
+        return self.name.partition("@")[0] in PUBLISHED
 
     @property
     def key_window(self) -> Window:
@@ -166,7 +180,8 @@ def parse_spec(
     try:
         return _parsed(text, {name: value for name, value in given.items() if value is not None})
     except QuantKVError as error:
-        hint = "" if "did you mean" in str(error) else did_you_mean(str(text), NAMES)
+        said = "did you mean" in str(error) or "@" in str(text)
+        hint = "" if said else did_you_mean(str(text), NAMES)
         raise QuantKVError(f"{error}{hint}") from None
 
 
@@ -186,7 +201,10 @@ def _published(preset: CacheSpec, said: Said) -> CacheSpec:
         for letter, name in (("r", "recent"), ("f", "flush"))
         if ("", letter) in said.numbers
     }
-    key, value = replace(preset.key, **changed), replace(preset.value, **changed)
+    key, value = (
+        replace(tensor, **changed, maps=words.maps, fit_tokens=fit_tokens(words))
+        for tensor, words in ((preset.key, said.words.only("key")), (preset.value, said.words.only("value")))
+    )
     return _whole(key, value, said, preset.sinks)
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from quantkv.codecs import Codec, Place, Sharing, Stored, codec_family
-from quantkv.codecs.registry import METADATA, SHARING_WORDS, CodecOptions
+from quantkv.codecs.options import check_options, read_options, said_options
+from quantkv.codecs.registry import SHARING_WORDS, map_named, map_words
 from quantkv.errors import QuantKVError
 from quantkv.policy import Window, policy_named
 
 DEFAULT_GROUP, DEFAULT_FLUSH, DEFAULT_RECENT, DEFAULT_SINKS, DEFAULT_RESERVE = 32, 32, 64, 4, 32
+DEFAULT_FIT = 256
 _WORDS = {full: word for word, full in SHARING_WORDS.items()}
 GROUPED = ("token", "channel")
 
 
-def default_flush(codec: str, sharing: str | None, group: int | None, wanted: int = DEFAULT_FLUSH) -> int:
+def default_flush(
+    codec: str, sharing: str | None, group: int | None, wanted: int = DEFAULT_FLUSH, options: Any = None
+) -> int:
     """Raw floats pack every token at once; tokens that are encoded together round the flush chunk up to whole
     groups."""
     family = codec_family(codec)
     if family.raw:
         return 1
-    options = CodecOptions(_shared(sharing, group, wanted), False, METADATA["fp16"], True)
-    together = family.build(options).group_tokens
+    together = family.build(_shared(sharing, group, wanted), options or family.options()).group_tokens
     return -(-wanted // together) * together
 
 
@@ -30,23 +34,29 @@ class TensorSpec:
     """How keys (or values) are stored: codec, what shares a scale, and the exact window. Tokens for lengths.
 
     `sharing` is one of the words token-head, token, token-all, channel, chunk-head, chunk (None for raw
-    floats); `group` counts tokens for `channel` and channels for `token`. Raises QuantKVError naming the
-    legal values.
+    floats); `group` counts tokens for `channel` and channels for `token`. `options` are an instance of the
+    codec's own dataclass, its defaults when None. `maps` are words of maps in the order in which they apply;
+    where one of them fits state, it does so on each row's first `fit_tokens` tokens after the sinks, 256 when
+    0. Raises QuantKVError naming the legal values.
     """
 
     codec: str
     sharing: str | None = None
     group: int | None = None
-    symmetric: bool = False
-    metadata: str = "fp16"
-    outward: bool = True
+    options: Any = None
+    maps: tuple[str, ...] = ()
+    fit_tokens: int = 0
     recent: int = DEFAULT_RECENT
     flush: int = DEFAULT_FLUSH
 
     def __post_init__(self) -> None:
         self._check_sharing()
-        self._check_options()
+        family = codec_family(self.codec)
+        if self.options is None:
+            object.__setattr__(self, "options", family.options())
+        check_options(self.codec, family.options, self.options)
         self._check_group()
+        self._check_maps()
         check_count("recent", self.recent, 0)
         check_count("flush", self.flush, 1)
         together = self.build().group_tokens
@@ -62,18 +72,6 @@ class TensorSpec:
             words = f"needs one of the sharing words {', '.join(legal)}" if legal else "takes no sharing word"
             raise QuantKVError(f"{self.codec} {words}, not {self.sharing!r}")
 
-    def _check_options(self) -> None:
-        """What the codec would ignore is refused: a row would name what it did not do."""
-        said = ["sym"] if self.symmetric else []
-        said += [] if self.outward else ["near"]
-        said += [] if self.metadata == "fp16" else [self.metadata]
-        legal = codec_family(self.codec).options
-        if unknown := [option for option in said if option not in legal]:
-            raise QuantKVError(
-                f"{self.codec} does not take {' or '.join(map(str, unknown))}; legal options: "
-                f"{', '.join(legal) or 'none'}"
-            )
-
     def _check_group(self) -> None:
         if self.sharing in GROUPED:
             check_count("group", self.group, 2)
@@ -81,6 +79,31 @@ class TensorSpec:
             raise QuantKVError(
                 f"only {' and '.join(GROUPED)} take a group, {self.sharing or self.codec} does not"
             )
+
+    def _check_maps(self) -> None:
+        if not isinstance(self.maps, tuple):
+            raise QuantKVError(f"maps must be a tuple of words, not {self.maps!r}")
+        fits = [word for word in self.maps if map_named(word).fits]
+        if self.maps and self.is_raw:
+            raise QuantKVError(f"{self.codec} stores plain floats and takes no maps: {', '.join(self.maps)}")
+        if twice := [word for word in self.maps if self.maps.count(word) > 1]:
+            raise QuantKVError(f"the map {twice[0]} stands twice in {'.'.join(self.maps)}")
+        if fits and not self.fit_tokens:
+            object.__setattr__(self, "fit_tokens", DEFAULT_FIT)
+        if fits:
+            check_count("fit_tokens", self.fit_tokens, 2)
+        elif self.fit_tokens:
+            raise QuantKVError(
+                f"w{self.fit_tokens} has no effect: no map of {self} is fitted on tokens; those that are: "
+                f"{', '.join(word for word in map_words() if map_named(word).fits)}"
+            )
+
+    def __reduce__(self) -> Any:
+        """Options as words: their class may lie in a file that is imported only when it is asked for."""
+        return _again, (
+            {f.name: getattr(self, f.name) for f in fields(self) if f.name != "options"},
+            said_options(self.options),
+        )
 
     @property
     def bits(self) -> int | None:
@@ -90,28 +113,43 @@ class TensorSpec:
     def is_raw(self) -> bool:
         return codec_family(self.codec).raw
 
+    @property
+    def bare(self) -> TensorSpec:
+        """Without maps."""
+        return replace(self, maps=(), fit_tokens=0)
+
     def build(self) -> Codec:
         """The codec object for this spec."""
-        sharing = _shared(self.sharing, self.group, self.flush)
-        options = CodecOptions(sharing, self.symmetric, METADATA[self.metadata], self.outward)
-        return codec_family(self.codec).build(options)
+        return codec_family(self.codec).build(_shared(self.sharing, self.group, self.flush), self.options)
 
     def at(self, place: Place) -> Stored:
         """The method of this spec at a place; QuantKVError where it cannot stand there."""
-        return Stored(self.build(), place)
+        return Stored(self.build(), place, tuple(map_named(word)() for word in self.maps), self.fit_tokens)
 
     def window(self, sinks: int, reserve: int, after: int = 0, policy: str = "window") -> Window:
-        return policy_named(policy)(sinks, self.recent, self.flush, reserve, after)
+        """Nothing is packed before the state of maps is fitted, or before more than `after` tokens are
+        cached. QuantKVError for policies that pack before."""
+        fitted = sinks + self.fit_tokens - 1 if self.fit_tokens else 0
+        window = policy_named(policy)(sinks, self.recent, self.flush, reserve, max(after, fitted))
+        if window.boundary(window.after) > sinks:
+            why = f"the maps of {self} are fitted" if fitted >= after else f"q{after} allows"
+            raise QuantKVError(
+                f"the policy {policy!r} packs tokens before {why}: its boundary ignores `after`"
+            )
+        return window
 
     def __str__(self) -> str:
-        """Codec, sharing and options; the window is printed by the cache spec."""
+        """Codec, sharing, options and maps; the window is printed by the cache spec."""
         default_word = default_sharing(self.codec)
         word = "" if self.sharing == default_word else f"-{_WORDS[self.sharing or '']}"
-        options = [f"g{self.group}"] if self.group else []
-        options += ["sym"] if self.symmetric else []
-        options += [self.metadata] if self.metadata != "fp16" else []
-        options += [] if self.outward else ["near"]
-        return self.codec + word + ("@" + ".".join(options) if options else "")
+        words = [f"g{self.group}"] if self.group else []
+        words += [*said_options(self.options), *self.maps]
+        words += [f"w{self.fit_tokens}"] if self.fit_tokens not in (0, DEFAULT_FIT) else []
+        return self.codec + word + ("@" + ".".join(words) if words else "")
+
+
+def _again(given: dict[str, Any], words: list[str]) -> TensorSpec:
+    return TensorSpec(**given, options=read_options(codec_family(given["codec"]).options, words))
 
 
 def _shared(sharing: str | None, group: int | None, flush: int) -> Sharing | None:

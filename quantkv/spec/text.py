@@ -4,24 +4,28 @@
     k.int8-channel@g32+v.int4-head+r128+s4     keys and values apart, 128 recent tokens and 4 sinks exact
     int4-head+l0-1.fp16+l-1.int8-head          per-layer overrides
 
-Parts are joined by `+`. A tensor part is `<codec>-<sharing>@<options>`, options joined by dots: `g32`
-(group), `sym`, `fp16|bf16|fp32` (dtype of scale and zero), `near` (round metadata to nearest, as published
-schemes do). `rN` recent and `fN` flush may follow either tensor: given twice, each belongs to the tensor it
-follows; given once at the end, it holds for both. `sN` sinks, `kN` roll-back reserve, `qN` keeps everything
-exact until N tokens are cached, `sliding` packs layers with a sliding window too, `p.NAME` follows a
-registered policy, `lA-B.` before a part sets it for layers A to B (negative from the end).
+Parts are joined by `+`. A tensor part is `<codec>-<sharing>@<words>`, words joined by dots: `g32` (group),
+the codec's options (of integers `sym`, `fp16|bf16|fp32` for the dtype of scale and zero, and `near` to
+round these to nearest, as published schemes do), maps in the order in which they apply (`had`, `ctr`), and
+`wN`, how many tokens of a row their state is fitted on. `rN` recent and `fN` flush may follow either
+tensor: given twice, each belongs to the tensor it follows; given once at the end, it holds for both. `sN`
+sinks, `kN` roll-back reserve, `qN` keeps everything exact until N tokens are cached, `sliding` packs layers
+with a sliding window too, `p.NAME` follows a registered policy, `lA-B.` before a part sets it for layers A
+to B (negative from the end).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quantkv.codecs import CodecFamily, codec_family, codec_names
-from quantkv.codecs.registry import METADATA, SHARING_WORDS
+from quantkv.codecs.options import legal_words, read_option, read_options
+from quantkv.codecs.registry import SHARING_WORDS, map_words
 from quantkv.errors import QuantKVError
+from quantkv.named import NAMES, TENSOR_TEXTS
 from quantkv.plugins import HINT
-from quantkv.spec.named import NAMES, PUBLISHED, TENSOR_TEXTS
 from quantkv.spec.tensors import (
     DEFAULT_FLUSH,
     DEFAULT_GROUP,
@@ -29,10 +33,12 @@ from quantkv.spec.tensors import (
     DEFAULT_SINKS,
     GROUPED,
     TensorSpec,
+    check_count,
     default_flush,
     default_sharing,
 )
-from quantkv.wording.suggestions import nearest
+from quantkv.spec.words import Words, base_texts, published
+from quantkv.wording.suggestions import did_you_mean, nearest
 
 _POLICY = re.compile(r"([rfskq])(\d+)")
 _LAYER = re.compile(r"l(-?\d+(?:--?\d+)?)\.(.+)")
@@ -50,13 +56,14 @@ class Defaults:
 @dataclass
 class Said:
     """What a string says: the name of a whole format (`base`) or tensor texts, numbers by (tensor or '',
-    letter), and the parts of overrides by their layers."""
+    letter), and the parts of overrides by their layers. `words` are the maps said with a published scheme."""
 
     base: str | None = None
     tensors: dict[str, str] = field(default_factory=dict)
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     layers: dict[str, list[str]] = field(default_factory=dict)
     policy: str = "window"
+    words: Words = field(default_factory=Words)
 
     def number(self, letter: str, default: int) -> int:
         """A number that holds for the whole format."""
@@ -72,9 +79,11 @@ def read_text(text: str) -> Said:
     said = _collect(text)
     if said.base and said.tensors:
         raise QuantKVError(f"{text!r} names both a whole format and single tensors")
-    if said.base and said.base not in PUBLISHED:
+    if scheme := published(said.base or ""):
+        said.base, said.words = scheme
+    elif said.base:
         said.tensors = dict(zip("kv", base_texts(said.base), strict=True))
-    elif not said.base and set(said.tensors) != {"k", "v"}:
+    elif set(said.tensors) != {"k", "v"}:
         raise QuantKVError(f"{text!r} must name keys and values: k.<codec>+v.<codec>, or one codec for both")
     return said
 
@@ -110,29 +119,33 @@ def _once(target: dict, key: object, value: object, text: str) -> None:
     target[key] = value
 
 
-def base_texts(base: str) -> tuple[str, str]:
-    """The key and value texts that a name stands for; options go to tensors of the name's own codec."""
-    head = base.partition("@")[0]
-    if base in TENSOR_TEXTS or head not in TENSOR_TEXTS:
-        return TENSOR_TEXTS.get(base, (base, base))
-    own = TENSOR_TEXTS[head]
-    if all(text.partition("@")[0] != head for text in own):
-        raise QuantKVError(f"{head} takes no options; write k.<codec>@<options>+v.<codec>@<options>")
-    key, value = (base if text.partition("@")[0] == head else text for text in own)
-    return key, value
-
-
 def read_tensor(said: Said, which: str, defaults: Defaults) -> TensorSpec:
     """The spec of the keys (`which` "k") or values ("v"). Raises QuantKVError naming the legal values."""
-    codec, sharing, options = _read_codec(said.tensors[which])
-    flush = default_flush(codec, sharing, options.get("group"), defaults.flush)
+    text = said.tensors[which]
+    codec, sharing = _read_codec(text)
+    words = Words.of(text)
+    group, options = _read_options(words, text, codec_family(codec))
+    if sharing in GROUPED and group is None:
+        group = DEFAULT_GROUP
+    flush = default_flush(codec, sharing, group, defaults.flush, options)
     return TensorSpec(
         codec=codec,
         sharing=sharing,
+        group=group,
+        options=options,
+        maps=words.maps,
+        fit_tokens=fit_tokens(words),
         recent=_number(said, which, "r", 0 if codec_family(codec).raw else defaults.recent),
         flush=_number(said, which, "f", flush),
-        **options,
     )
+
+
+def fit_tokens(words: Words) -> int:
+    """The number of `wN`; 0 where none is said."""
+    if not words.fit:
+        return 0
+    check_count("w", number := int(words.fit[1:]), 2)
+    return number
 
 
 def _number(said: Said, which: str, letter: str, default: int) -> int:
@@ -141,8 +154,8 @@ def _number(said: Said, which: str, letter: str, default: int) -> int:
     return next((said.numbers[owner, letter] for owner in owners if (owner, letter) in said.numbers), default)
 
 
-def _read_codec(text: str) -> tuple[str, str | None, dict]:
-    head, _, tail = text.partition("@")
+def _read_codec(text: str) -> tuple[str, str | None]:
+    head = text.partition("@")[0]
     names = [n for n in codec_names() if head == n or head.startswith(n + "-")]
     if not names:
         raise QuantKVError(_unknown(text))
@@ -151,31 +164,37 @@ def _read_codec(text: str) -> tuple[str, str | None, dict]:
     if word and word not in SHARING_WORDS:
         raise QuantKVError(f"unknown sharing word {word!r} in {text!r}; legal: {', '.join(SHARING_WORDS)}")
     sharing = SHARING_WORDS[word] if word else default_sharing(codec)
-    family = codec_family(codec)
-    if sharing is None and family.sharings:
+    if sharing is None and codec_family(codec).sharings:
         raise QuantKVError(
             f"{text!r} does not say what shares a scale: {codec}-" + f", {codec}-".join(SHARING_WORDS)
         )
-    options = _read_options(tail, text, family) if tail else {}
-    if sharing in ("token", "channel"):
-        options.setdefault("group", DEFAULT_GROUP)
-    return codec, sharing, options
+    return codec, sharing
 
 
-def _read_options(tail: str, text: str, family: CodecFamily) -> dict:
-    options: dict = {}
-    for option in tail.split("."):
-        if re.fullmatch(r"g\d+", option):
-            options["group"] = int(option[1:])
-        elif option not in family.options:
-            legal = " ".join([*(["gN"] if {*GROUPED} & {*family.sharings} else []), *family.options])
-            none = "none, as it stores plain floats" if family.raw else "none"
-            raise QuantKVError(f"unknown option {option!r} in {text!r}; legal: {legal or none}")
-        elif option in METADATA:
-            options["metadata"] = option
-        else:
-            options |= {"symmetric": True} if option == "sym" else {"outward": False}
-    return options
+def _read_options(words: Words, text: str, family: CodecFamily) -> tuple[int | None, Any]:
+    """The group that is said, if one is, and the codec's options."""
+    groups = [word for word in words.own if re.fullmatch(r"g\d+", word)]
+    own = [word for word in words.own if word not in groups]
+    if len(groups) > 1:
+        raise QuantKVError(f"{text!r} says {groups[0]} and {groups[1]}")
+    if unknown := [word for word in own if read_option(family.options, word) is None]:
+        raise QuantKVError(_unknown_option(unknown[0], text, family))
+    try:
+        options = read_options(family.options, own)
+    except QuantKVError as error:
+        raise QuantKVError(f"{text!r}: {error}") from None
+    return int(groups[0][1:]) if groups else None, options
+
+
+def _unknown_option(word: str, text: str, family: CodecFamily) -> str:
+    if family.raw:
+        return f"unknown option {word!r} in {text!r}; legal: none, as it stores plain floats"
+    legal = [*(["gN"] if {*GROUPED} & {*family.sharings} else []), *legal_words(family.options)]
+    maps = map_words()
+    return (
+        f"unknown option {word!r} in {text!r}; legal: {' '.join(legal) or 'none'}; maps: {' '.join(maps)}"
+        f"{did_you_mean(word, [*legal, *maps])}"
+    )
 
 
 def _unknown(text: str) -> str:
@@ -198,10 +217,21 @@ def tensor_parts(key_spec: TensorSpec, value_spec: TensorSpec) -> list[str]:
     """The parts of a string that say keys and values with their windows, as short as can be."""
     key, value = str(key_spec), str(value_spec)
     first, last = _window_parts(key_spec, value_spec)
-    for name in (*TENSOR_TEXTS, key):
-        if not first and base_texts(name) == (key, value):
+    for name in [] if first else _names(key_spec, value_spec):
+        if base_texts(name) == (key, value):
             return [name, *last]
     return [f"k.{key}", *first, f"v.{value}", *last]
+
+
+def _names(key_spec: TensorSpec, value_spec: TensorSpec) -> list[str]:
+    """What may say both tensors at once: presets with the maps of one of them, or the text of one."""
+    presets = (chain.after(name) for chain in chains_of(key_spec, value_spec) for name in TENSOR_TEXTS)
+    return [*presets, str(key_spec), str(value_spec)]
+
+
+def chains_of(key_spec: TensorSpec, value_spec: TensorSpec) -> list[Words]:
+    """The maps of each, with what they are fitted on."""
+    return [replace(Words.of(str(tensor)), own=()) for tensor in (key_spec, value_spec)]
 
 
 def _window_parts(key_spec: TensorSpec, value_spec: TensorSpec) -> tuple[list[str], list[str]]:
@@ -222,5 +252,5 @@ def _own(tensor: TensorSpec, letter: str) -> int:
 
 def _usual(tensor: TensorSpec, letter: str) -> int:
     if letter == "f":
-        return default_flush(tensor.codec, tensor.sharing, tensor.group)
+        return default_flush(tensor.codec, tensor.sharing, tensor.group, options=tensor.options)
     return 0 if tensor.is_raw else DEFAULT_RECENT

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantkv.arms.arm import Arm
-from quantkv.codecs.registry import FAMILIES
+from quantkv.codecs.registry import FAMILIES, MAPS
 from quantkv.peers.peer import Peer
 from quantkv.plugins import Origin
 from quantkv.policy import POLICIES
 from quantkv.rows.kinds import known, origin
 from quantkv.spec.specs import CacheSpec
+from quantkv.spec.tensors import TensorSpec
 
 OF_QUALITY = "native-v4"
 ENGINES = (OF_QUALITY, "native-v3", "native-v2", "native-base", "reference")
@@ -36,16 +37,38 @@ def same_number(kind: str, facts: Mapping[str, Any]) -> Iterator[Mapping[str, An
 
 
 def rules(spec: Arm, kind: str) -> dict[str, Origin]:
-    """Where a format's codecs and policies and a kind come from, by their names, as far as they
+    """Where a format's codecs, maps and policies and a kind come from, by their names, as far as they
     have versions: a package's, or a file's SHA-256."""
-    ours = spec.on_top if isinstance(spec, Peer) else spec
-    found = dict(_origins(ours)) if isinstance(ours, CacheSpec) else {}
+    found = {name: FAMILIES.origin(name) for name in _codecs(spec)}
+    found |= {word: MAPS.origin(word) for word in _maps(spec)}
+    found |= {own.policy: POLICIES.origin(own.policy) for own in _layered(spec)}
     if (measures := origin(kind)) is not None:
         found[f"kind {kind}"] = measures
     return {name: found[name] for name in sorted(found) if found[name].version}
 
 
-def _origins(spec: CacheSpec) -> Iterator[tuple[str, Origin]]:
-    for own in (spec, *(override for _, override in spec.layers)):
-        yield from ((tensor.codec, FAMILIES.origin(tensor.codec)) for tensor in (own.key, own.value))
-        yield own.policy, POLICIES.origin(own.policy)
+def versions_of(spec: Arm) -> dict[str, int]:
+    """The versions of a format's codecs and maps, as far as they are not the first: these have the keys that
+    they had when one number stood for all."""
+    found = {name: FAMILIES.get(name).version for name in _codecs(spec)}
+    found |= {word: MAPS.get(word).version for word in _maps(spec)}
+    return {name: found[name] for name in sorted(found) if found[name] != 1}
+
+
+def _codecs(spec: Arm) -> Iterator[str]:
+    return (tensor.codec for tensor in _tensors(spec))
+
+
+def _maps(spec: Arm) -> Iterator[str]:
+    return (word for tensor in _tensors(spec) for word in tensor.maps)
+
+
+def _tensors(spec: Arm) -> Iterator[TensorSpec]:
+    return (tensor for own in _layered(spec) for tensor in (own.key, own.value))
+
+
+def _layered(spec: Arm) -> Iterator[CacheSpec]:
+    """Those that lie behind an arm: of all layers, and of some."""
+    ours = spec.on_top if isinstance(spec, Peer) else spec
+    if isinstance(ours, CacheSpec):
+        yield from (ours, *(override for _, override in ours.layers))

@@ -29,7 +29,7 @@ from quantkv.rows.row import build_row
 from quantkv.rows.settings import ModelEntry, TextSettings
 from quantkv.spec.specs import CacheSpec
 from quantkv.sweep.config import Sweep
-from quantkv.sweep.engines import keyed_engine, rules
+from quantkv.sweep.engines import keyed_engine, rules, versions_of
 from quantkv.sweep.failures import MeasureError
 from quantkv.sweep.fitting import Fitted, check_limit, fit, model_config, without_effect
 from quantkv.sweep.grid import expand
@@ -81,6 +81,8 @@ class LoadedModel:
         facts |= {"function": cell.label} if is_function(cell.spec) else {}
         if own := rules(cell.spec, cell.kind):
             facts["rules"] = {name: origin.version for name, origin in own.items()}
+        if changed := versions_of(cell.spec):
+            facts["methods"] = changed
         if (fitted := self._fitted(cell)) is not None and fitted.reasons:
             facts["exact_layers"] = list(fitted.reasons)
         return facts | self.facts_of_kind(cell)

@@ -17,6 +17,8 @@ class Map(ABC):
 
     tensors: ClassVar[tuple[Which, ...]] = ("key", "value")
     """Of what it is a map. Said once for keys and values, one for keys alone goes to the keys."""
+    version: ClassVar[int] = 1
+    """Goes up when it stores other codes for the same input, so that its formats are measured again."""
     fits: ClassVar[bool] = False
     """Whether it needs the state of each row, fitted on the row's first tokens after the sinks."""
 

@@ -2,7 +2,7 @@
 schemes with the policy that belongs to them.
 
 `int8-head` and `int4-head` share a scale per token and head; `int8-channel` shares per channel for keys and
-values; `int4-channel` per channel for keys and per token and head for values.
+values; `int4-channel` per channel for keys and per token and head for values. Light: it loads nothing.
 """
 
 from __future__ import annotations
