@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from quantkv import CacheSpec, TensorSpec
-from quantkv.codecs import Place, Stored
+from quantkv.codecs import Place, Stored, compute_dtype
 from quantkv.codecs.place import Which
 from quantkv.engines import Engine, engine_for
 from quantkv.store import TensorStore
+from quantkv.testing import encoded, tokens_of
 
 HEADS, DIM = 2, 32
 CPU = torch.device("cpu")
@@ -39,6 +40,29 @@ def at_place(
 ) -> Stored:
     """The method of a spec where tests put it."""
     return tensor.at(Place(which, heads, dim, dtype))
+
+
+def stored_for(tensor: TensorSpec, x: Tensor, which: Which = "key") -> Stored:
+    """The method of a spec at a place of such tensors `[N, H, T, D]`."""
+    return at_place(tensor, which, x.shape[1], x.shape[3], x.dtype)
+
+
+def encode(tensor: TensorSpec, x: Tensor) -> dict[str, Tensor]:
+    """The fields of `x`, codes unpacked."""
+    return encoded(stored_for(tensor, x), x)
+
+
+def decode(
+    tensor: TensorSpec, fields: dict[str, Tensor], x: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """What fields of `x` stand for."""
+    stored = stored_for(tensor, x)
+    return stored.decode(fields, tokens_of(stored, x), dtype)
+
+
+def round_trip(tensor: TensorSpec, x: Tensor) -> Tensor:
+    """`x` encoded and decoded again."""
+    return decode(tensor, encode(tensor, x), x, compute_dtype(x.dtype))
 
 
 def feed(store: TensorStore, x: Tensor, sizes: list[int]) -> None:

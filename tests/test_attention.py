@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from default_specs import A_FEW
-from stores import CPU, feed, new_store
+from stores import CPU, at_place, feed, new_store
 from torch import Tensor
 
 from quantkv import QuantKVError, parse_spec
 from quantkv.engines import AttentionOptions, KVHandle, PlainReadable, attend
+from quantkv.engines.choosing import REFERENCE
 from quantkv.policy import Window
-from quantkv.store import KEY_LANES, VALUE_LANES, TensorStore
+from quantkv.store import TensorStore
 
 # --- the textbook example: row vectors, k = x · W_k ---
 TOKENS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
@@ -28,11 +29,9 @@ class CachedLayer:
     """One head of two channels without scaling; keys and values are packed as soon as they are cached."""
 
     def __init__(self) -> None:
-        codec = parse_spec("exact").key.build()
-        self.stores = [
-            TensorStore(codec, Window(0, 0, 1, 0), (1, 1, 2), torch.float64, CPU, lanes=lanes)
-            for lanes in (KEY_LANES, VALUE_LANES)
-        ]
+        tensor, sides = parse_spec("exact").key, ("key", "value")
+        methods = [at_place(tensor, side, heads=1, dim=2, dtype=torch.float64) for side in sides]
+        self.stores = [TensorStore(method, Window(0, 0, 1, 0), 1, CPU, REFERENCE) for method in methods]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs `[T, 2]` of the new tokens `x`, attending to everything before them."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from stores import encode
 from torch import Tensor
 
 from quantkv import QuantizedCache, cache_argument, check, evaluate, load_model, parse_spec
@@ -46,16 +47,16 @@ def values(largest: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def test_what_a_dtype_cannot_hold_is_counted(
     spec: str, largest: float, count: int, dtype: torch.dtype
 ) -> None:
-    codec, x = parse_spec(spec).key.build(), values(largest, dtype)
-    assert saturated(x, codec.encode(x)) == count
+    x = values(largest, dtype)
+    assert saturated(x, encode(parse_spec(spec).key, x)) == count
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_counts(bad: float) -> None:
     x = values(1.0)
     x[0, 1, 2, 5] = bad
-    assert saturated(x, parse_spec("int4-head@sym").key.build().encode(x)) == 1
-    assert saturated(x, parse_spec("exact").key.build().encode(x)) == 0  # comes back as it was given
+    assert saturated(x, encode(parse_spec("int4-head@sym").key, x)) == 1
+    assert saturated(x, encode(parse_spec("exact").key, x)) == 0  # comes back as it was given
 
 
 # --- a cache counts, and says so once ---

@@ -9,7 +9,7 @@ import torch
 from default_specs import A_FEW, PRESETS, SMALL, small_preset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import DIM, HEADS, everything, feed, new_store, same_bits, used_fields
+from stores import DIM, HEADS, encode, everything, feed, new_store, round_trip, same_bits, used_fields
 from torch import Tensor
 
 from quantkv import CacheSpec, QuantKVError, parse_spec, presets
@@ -47,11 +47,11 @@ class NaiveRow:
 
     def append(self, tokens: Tensor) -> None:
         self.exact += list(tokens.unbind(1))
-        n, codec = len(self.exact), self.spec.key.build()
+        n = len(self.exact)
         while len(self.decoded) < self.boundary(n):
             at = self.first + len(self.decoded)
             chunk = torch.stack(self.exact[at : at + self.spec.key.flush], 1)[None]
-            self.decoded += list(codec.decode(codec.encode(chunk), DIM, torch.float32)[0].unbind(1))
+            self.decoded += list(round_trip(self.spec.key, chunk)[0].unbind(1))
         self.held_from = max(self.held_from, self.boundary(n - self.spec.reserve))
 
     def truncate(self, n: int) -> bool:
@@ -151,7 +151,7 @@ def test_stored_codes_are_the_codec_s_codes_of_those_tokens(text: str) -> None:
     store = new_store(spec)
     feed(store, x, [100, *[1] * 200])
     packed = store.pages.used[0]
-    encoded = spec.key.build().encode(x[:, :, spec.sinks : spec.sinks + packed])
+    encoded = encode(spec.key, x[:, :, spec.sinks : spec.sinks + packed])
     assert packed > 0 and same_bits(used_fields(store), {n: f[0] for n, f in encoded.items()})
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from default_specs import DEFAULT_SPECS
-from stores import DIM, HEADS, new_store
+from stores import DIM, HEADS, at_place, new_store
 
 from quantkv import CacheSpec, TensorSpec, parse_spec, presets
 from quantkv.codecs import Field
-from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, PageLayout, page_layout
+from quantkv.codecs.place import Which
+from quantkv.store import PageLayout, page_layout
 from quantkv.store.layout import allocated_pages
 
 
-def bytes_by_hand(spec: CacheSpec, which: str, rows: int, length: int) -> int:
+def bytes_by_hand(spec: CacheSpec, which: Which, rows: int, length: int) -> int:
     """Exact float32 tokens, and pages of formats with one code plane, one scale and one zero."""
     tensor: TensorSpec = getattr(spec, which)
     exact = rows * HEADS * DIM * 4 * (spec.sinks + tensor.recent + tensor.flush + spec.reserve)
@@ -53,7 +54,7 @@ BY_HAND = [
 
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("name", BY_HAND)
-def test_bytes_equal_the_sum_written_by_hand(name: str, which: str) -> None:
+def test_bytes_equal_the_sum_written_by_hand(name: str, which: Which) -> None:
     spec = presets()[name]
     store, total = new_store(spec, which, rows=2), 0
     for length in LENGTHS:
@@ -76,24 +77,23 @@ def field_bytes(field: Field, layout: PageLayout, padded_dim: int) -> int:
     return -(-field.heads * (tokens // field.tokens) * field.width * field.dtype.itemsize // 64) * 64
 
 
-@pytest.mark.parametrize("lanes", [KEY_LANES, VALUE_LANES])
+@pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("text", DEFAULT_SPECS)
-def test_pages_are_whole_groups_and_large_enough(text: str, lanes: Lanes) -> None:
+def test_pages_are_whole_groups_and_large_enough(text: str, which: Which) -> None:
     for tensor in (parse_spec(text).key, parse_spec(text).value):
-        codec = tensor.build()
         for dim in (32, 64, 96, 128):
-            layout = page_layout(codec, HEADS, dim, torch.float32, lanes)
+            stored = at_place(tensor, which, dim=dim)
+            layout = page_layout(stored)
             data = [field_bytes(f, layout, dim) for f in layout.fields if f.tokens == 1]
-            assert layout.page_tokens % codec.group_tokens == 0 and layout.page_tokens % 64 == 0
+            assert layout.page_tokens % stored.group_tokens == 0 and layout.page_tokens % 64 == 0
             assert sum(data) / HEADS >= 4096
 
 
-@pytest.mark.parametrize("lanes", [KEY_LANES, VALUE_LANES])
+@pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("text", DEFAULT_SPECS)
-def test_fields_follow_each_other_at_multiples_of_64(text: str, lanes: Lanes) -> None:
-    codec = parse_spec(text).key.build()
+def test_fields_follow_each_other_at_multiples_of_64(text: str, which: Which) -> None:
     for dim in (32, 96, 160):
-        layout, end = page_layout(codec, HEADS, dim, torch.float32, lanes), 0
+        layout, end = page_layout(at_place(parse_spec(text).key, which, dim=dim)), 0
         for field in layout.fields:
             start = layout.offsets.get(field.name, end)
             for plane in layout.planes.get(field.name, ()):
@@ -105,19 +105,19 @@ def test_fields_follow_each_other_at_multiples_of_64(text: str, lanes: Lanes) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "dim", "lanes", "bits"),
+    ("text", "dim", "which", "bits"),
     [
-        ("int4-head", 64, KEY_LANES, 4.5),
-        ("int4-head", 64, VALUE_LANES, 4.5),
-        ("fp16", 64, KEY_LANES, 16),
-        ("fp16", 80, VALUE_LANES, 16),
-        ("int3-head", 64, VALUE_LANES, 3.5),
-        ("int4-head", 40, KEY_LANES, 4 + 32 / 40),
-        ("int4-head", 40, VALUE_LANES, (4 * 48 + 32) / 40),  # 40 channels take three vectors of 16
+        ("int4-head", 64, "key", 4.5),
+        ("int4-head", 64, "value", 4.5),
+        ("fp16", 64, "key", 16),
+        ("fp16", 80, "value", 16),
+        ("int3-head", 64, "value", 3.5),
+        ("int4-head", 40, "key", 4 + 32 / 40),
+        ("int4-head", 40, "value", (4 * 48 + 32) / 40),  # 40 channels take three vectors of 16
     ],
 )
-def test_bits_of_full_pages_by_hand(text: str, dim: int, lanes: Lanes, bits: float) -> None:
-    layout = page_layout(parse_spec(text).key.build(), HEADS, dim, torch.float32, lanes)
+def test_bits_of_full_pages_by_hand(text: str, dim: int, which: Which, bits: float) -> None:
+    layout = page_layout(at_place(parse_spec(text).key, which, dim=dim))
     assert layout.bits_per_element == pytest.approx(bits, abs=1e-12)
 
 

@@ -7,21 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-from stores import CPU, DIM, HEADS, everything, new_store
+from stores import CPU, DIM, HEADS, at_place, decode, encode, everything, new_store
 from tile_rule import head_by_rule
 from torch import Tensor
 
 from quantkv import QuantKVError, parse_spec
-from quantkv.codecs import Codec, Field
-from quantkv.store import KEY_LANES, VALUE_LANES, Lanes, PageLayout, page_layout
+from quantkv.codecs import Codec, Field, Place, Sparse, Stored, Tokens
+from quantkv.codecs.place import Which
+from quantkv.engines import engine_for
+from quantkv.engines.choosing import REFERENCE
+from quantkv.store import PageLayout, page_layout
 from quantkv.store.pages import PageStore
 
-LANES = (KEY_LANES, VALUE_LANES)
+TENSORS: tuple[Which, ...] = ("key", "value")
+"""Keys have lanes of tokens, values of channels."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def layout_of(text: str, dim: int, lanes: Lanes, dtype: torch.dtype = torch.float32) -> PageLayout:
-    return page_layout(parse_spec(text).key.build(), HEADS, dim, dtype, lanes)
+def layout_of(text: str, dim: int, which: Which, dtype: torch.dtype = torch.float32) -> PageLayout:
+    return page_layout(at_place(parse_spec(text).key, which, dim=dim, dtype=dtype))
 
 
 # --- one record ---
@@ -44,13 +48,13 @@ def parts_by_hand(layout: PageLayout, name: str, x: Tensor) -> list[Tensor]:
     return [x % 2**low, x // 2**low] if low < 8 else [x]
 
 
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("which", TENSORS)
 @pytest.mark.parametrize("dim", [8, 32, 40, 80])
 @pytest.mark.parametrize("text", ["int3-head", "int4-channel@g32", "int6-token@g8", "fp8-e4m3", "bf16"])
-def test_fields_lie_where_the_layout_says(text: str, dim: int, lanes: Lanes) -> None:
+def test_fields_lie_where_the_layout_says(text: str, dim: int, which: Which) -> None:
     """Written in three pieces into a record full of garbage."""
-    codec, layout = parse_spec(text).key.build(), layout_of(text, dim, lanes)
-    encoded = codec.encode(torch.randn(1, HEADS, layout.page_tokens, dim))
+    layout = layout_of(text, dim, which)
+    encoded = encode(parse_spec(text).key, torch.randn(1, HEADS, layout.page_tokens, dim))
     records = torch.full((1, layout.record_bytes), 255, dtype=torch.uint8)
     for start, stop in ((0, 32), (64, layout.page_tokens), (32, 64)):
         for field in layout.fields:
@@ -65,10 +69,10 @@ def test_fields_lie_where_the_layout_says(text: str, dim: int, lanes: Lanes) -> 
             assert torch.equal(records[0, start : start + len(data)], data)
 
 
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("which", TENSORS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_pages_hold_any_dtype(dtype: torch.dtype, lanes: Lanes) -> None:
-    layout = layout_of("exact", 24, lanes, dtype)
+def test_exact_pages_hold_any_dtype(dtype: torch.dtype, which: Which) -> None:
+    layout = layout_of("exact", 24, which, dtype)
     x = torch.randn(2, HEADS, layout.page_tokens, 24).to(dtype)
     records = torch.zeros(2, layout.record_bytes, dtype=torch.uint8)
     layout.write(records, layout.fields[0], 0, x)
@@ -77,32 +81,27 @@ def test_exact_pages_hold_any_dtype(dtype: torch.dtype, lanes: Lanes) -> None:
     assert lies_by_rule(layout, records[1], "values", x[1])
 
 
-class TwoToAByte(Codec):
-    """4-bit codes of the integers 0 to 15 that the codec itself puts into bytes: no scale, nothing tiled."""
+class Everywhere(Codec):
+    """Every value of a token and head at the channel of an index: no code, nothing tiled."""
 
-    def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
-        return (Field("bytes", torch.uint8, num_heads, 1, head_dim // 2),)
+    def fields(self, place: Place) -> tuple[Field, ...]:
+        shape = place.num_heads, 1, place.head_dim
+        return Field("index", torch.uint8, *shape), Field("value", torch.float32, *shape)
 
-    def encode(self, x: Tensor) -> dict[str, Tensor]:
-        codes = x.to(torch.uint8)
-        return {"bytes": codes[..., ::2] | (codes[..., 1::2] << 4)}
+    def terms(self, place: Place) -> tuple[Sparse, ...]:
+        return (Sparse("index", "value"),)
 
-    def decode(self, fields: dict[str, Tensor], head_dim: int, dtype: torch.dtype) -> Tensor:
-        packed = fields["bytes"]
-        return torch.stack([packed & 15, packed >> 4], -1).flatten(-2).to(dtype)
-
-
-class SharedCodes(TwoToAByte):
-    def fields(self, num_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Field, ...]:
-        return (Field("codes", torch.uint8, 1, 1, head_dim, bits=4),)
+    def encode(self, x: Tensor, tokens: Tokens) -> dict[str, Tensor]:
+        backwards = torch.arange(DIM - 1, -1, -1, dtype=torch.uint8).expand(x.shape)
+        return {"index": backwards, "value": x.flip(-1)}
 
 
 def test_a_codec_s_own_bytes_lie_plainly() -> None:
-    layout = page_layout(TwoToAByte(), HEADS, DIM, torch.float32, KEY_LANES)
-    assert (layout.planes, layout.offsets) == ({}, {"bytes": 0})
-    assert layout.record_bytes == layout.page_tokens * HEADS * DIM // 2
-    store = PageStore(TwoToAByte(), layout, 1, CPU)
-    x = torch.randint(16, (1, HEADS, layout.page_tokens + 7, DIM)).float()
+    store = PageStore(Stored(Everywhere(), Place("key", HEADS, DIM)), REFERENCE, 1, CPU)
+    layout = store.layout
+    assert (layout.planes, layout.offsets) == ({}, {"index": 0, "value": layout.page_tokens * HEADS * DIM})
+    assert layout.record_bytes == layout.page_tokens * HEADS * DIM * 5
+    x = torch.randn(1, HEADS, layout.page_tokens + 7, DIM)
     for part in x.split(50, 2):
         store.append([0], part)
     assert torch.equal(store.read([0], 0, x.shape[2], torch.float32), x)
@@ -112,14 +111,14 @@ def test_impossible_fields_are_refused() -> None:
     for bits, dtype in ((0, torch.uint8), (7, torch.uint8), (9, torch.uint8), (4, torch.int8)):
         with pytest.raises(QuantKVError, match="legal: uint8 codes of 1, 2, 3, 4, 5, 6, 8"):
             Field("codes", dtype, HEADS, 1, DIM, bits)
-    with pytest.raises(QuantKVError, match="'codes' has bits, so it needs one code"):
-        page_layout(SharedCodes(), HEADS, DIM, torch.float32, KEY_LANES)
+    with pytest.raises(QuantKVError, match="'codes' needs elements of its own for each token"):
+        Field("codes", torch.uint8, HEADS, 2, DIM, bits=4, tiled=True)
 
 
 # --- bytes that nobody wrote ---
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("text", ["int4-head", "int3-channel@g16", "fp16", "exact"])
-def test_garbage_in_fresh_memory_reaches_nobody(text: str, which: str) -> None:
+def test_garbage_in_fresh_memory_reaches_nobody(text: str, which: Which) -> None:
     """All ones are NaN as floats; what lies beyond the written tokens must not even be read as such."""
     spec = parse_spec(text, recent=0, flush=16, sinks=0)
     clean, dirty = new_store(spec, which), new_store(spec, which)
@@ -130,15 +129,16 @@ def test_garbage_in_fresh_memory_reaches_nobody(text: str, which: str) -> None:
         store.append(x)
     assert torch.equal(everything(clean), everything(dirty))
     pages = dirty.pages
-    whole = pages.codec.decode(pages.layout.read(pages.pool.record(0)[None]), DIM, torch.float32)
+    whole = decode(spec.key, pages.layout.read(pages.pool.record(0)[None]), x)
     assert torch.equal(whole[:, :, :48], everything(dirty)) and not whole[:, :, 48:].any()
 
 
 # --- what a kernel may keep ---
 def new_pages(rows: int = 2) -> tuple[PageStore, int]:
     """int8 pages of some rows, and how many tokens a page holds."""
-    layout = layout_of("int8-head", DIM, KEY_LANES)
-    return PageStore(parse_spec("int8-head").key.build(), layout, rows, CPU), layout.page_tokens
+    stored = at_place(parse_spec("int8-head").key)
+    store = PageStore(stored, engine_for(stored, CPU)[0], rows, CPU)
+    return store, store.layout.page_tokens
 
 
 def tokens(count: int, rows: int = 2) -> Tensor:
