@@ -18,6 +18,7 @@ from transformers.cache_utils import DynamicLayer
 
 from quantkv.cache.notices import Notices
 from quantkv.cache.padding import counted_padding
+from quantkv.cache.positions import row_offsets
 from quantkv.codecs import Place, Stored
 from quantkv.codecs.place import Which
 from quantkv.engines import KVHandle, engine_for
@@ -131,6 +132,7 @@ class QuantizedLayer(DynamicLayer):
             for store in self.stores:
                 store.extend_padding(pads)
         assert self.key_store is not None and self.value_store is not None
+        self._find_offsets(kwargs.get("kwargs") or {}, key_states.shape[-2])
         views = (self.key_store.append(key_states), self.value_store.append(value_states))
         # only appended tokens can have filled a scale or ended the exact history
         if key_states.is_cpu and (self.key_store.pages.saturated or self.value_store.pages.saturated):
@@ -176,6 +178,14 @@ class QuantizedLayer(DynamicLayer):
             source = "none" if pads is None else "position ids"
         self.padding_source = source
         return pads or [0] * rows
+
+    def _find_offsets(self, attention_kwargs: dict[str, Any], length: int) -> None:
+        """Where rows begin, for methods that need positions; UnsupportedError where the call does not count
+        on from there."""
+        told = attention_kwargs.get("position_ids")
+        for store in self.stores:
+            if store.stored.positions:
+                store.offsets = row_offsets(told, store.pads, store.length, length, store.offsets)
 
     @property
     def awaits_padding(self) -> bool:

@@ -41,6 +41,21 @@ def row_offsets(
     ]
 
 
+def pass_offsets(told: Tensor | None, begins: Sequence[int], ends: Sequence[int], start: int) -> list[int]:
+    """The same in one pass over slots from `start` on, in which real tokens of rows begin and end so."""
+    if told is None:
+        return [0] * len(begins)
+    found = []
+    for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        own = told[row if len(told) > 1 else 0]
+        if told.dim() != 2 or own.shape[0] < end - start:
+            return row_offsets(told, begins, start, max(ends) - start, begins)
+        first = max(begin, start)
+        held = [int(own[first - start]) - (first - begin)] if end > first else [0]
+        found += row_offsets(own[None, : end - start], [begin], start, end - start, held)
+    return found
+
+
 def _table(told: Tensor, rows: int, length: int) -> list[list[int]]:
     if tuple(told.shape) not in ((1, length), (rows, length)):
         raise UnsupportedError(

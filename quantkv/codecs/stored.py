@@ -58,6 +58,11 @@ class Stored:
         return fold(self.steps)
 
     @property
+    def positions(self) -> bool:
+        """Whether it needs to know the positions of tokens."""
+        return any(map.positions for map, _ in self._chain)
+
+    @property
     def group_tokens(self) -> int:
         return self.codec.group_tokens
 

@@ -8,7 +8,7 @@ values. Inside `simulate(...)` the model's attention does just that for all quer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,7 @@ def _layers(
     def storage(half: Half, layer: QuantizedLayer) -> Storage:
         if function is not None:
             return Storage(window, _checked(function))
-        return Storage(half.window, _round_trip(half, layer, count))
+        return Storage(half.window, _round_trip(half, layer, count), half.tensor.positions)
 
     packed = {i: layer for i, layer in enumerate(cache.layers) if isinstance(layer, QuantizedLayer)}
     return {
@@ -137,7 +137,7 @@ def _checked(function: FakeQuant) -> RoundTrip:
     Raises QuantKVError for another shape: torch would spread it over the tokens without a word.
     """
 
-    def round_trip(x: Tensor, packed: int) -> Tensor:
+    def round_trip(x: Tensor, packed: int, first: Sequence[int]) -> Tensor:
         x = x[:, :, :packed]
         out = function(x.clone())
         if not isinstance(out, Tensor) or out.shape != x.shape:
@@ -152,10 +152,10 @@ def _round_trip(half: Half, layer: QuantizedLayer, count: Saturation) -> RoundTr
     """Encode and decode whole flush chunks, a span of them at a time."""
     span = -(-ENCODE_TOKENS // half.tensor.flush) * half.tensor.flush
 
-    def round_trip(x: Tensor, packed: int) -> Tensor:
+    def round_trip(x: Tensor, packed: int, first: Sequence[int]) -> Tensor:
         stored, rows = layer.stored(half, x), range(len(x))
         state = RowState(stored, len(x), x.device)
-        state.first = [half.window.sinks] * len(x)
+        state.first = list(first)
         if stored.fit_tokens:
             state.fit(rows, x[:, :, : stored.fit_tokens])
         parts = []

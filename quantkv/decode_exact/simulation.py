@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantkv.cache.positions import pass_offsets
 from quantkv.decode_exact.one_pass import OnePass
 from quantkv.decode_exact.rope import Reach
 from quantkv.decode_exact.schedule import BatchRows, Call, Schedule
@@ -108,10 +109,16 @@ class Simulation:
                 "use a DynamicCache() made without a config, which drops nothing"
             )
         keys, values = (
-            Kept.make(storage, x, call.pads, call.bounds(storage.window))
+            Kept.make(storage, x, call.pads, call.bounds(storage.window), self._offsets(call, storage))
             for storage, x in zip(self.layers[layer], (key, value), strict=True)
         )
         return mixed_attention(query, keys, values, call.exact_groups(), call.offset, span, options)
+
+    def _offsets(self, call: Call, storage: Storage) -> list[int]:
+        """The position of each row's first real token, as position ids tell; where nobody asks, 0."""
+        begins, ends = call.rows.begins.tolist(), call.rows.ends.tolist()
+        told = self._positions if storage.positions and isinstance(self._positions, Tensor) else None
+        return pass_offsets(told, begins, ends, call.offset)
 
     def _donor(self, layer: int) -> int:
         """The layer whose keys and values this call of attention reads."""

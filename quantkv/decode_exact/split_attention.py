@@ -17,7 +17,7 @@ from quantkv.engines import AttentionOptions, PlainReadable
 from quantkv.engines.attention import attend, hide
 from quantkv.policy import Window
 
-RoundTrip = Callable[[Tensor, int], Tensor]
+RoundTrip = Callable[[Tensor, int, Sequence[int]], Tensor]
 BLOCK_SCORES = 2**22
 """Attention scores computed at a time (16 MiB in float32)."""
 LEAST_QUERIES, MOST_QUERIES = 8, 128
@@ -33,10 +33,12 @@ class Saturation:
 @dataclass(frozen=True, slots=True)
 class Storage:
     """How keys or values of a layer are stored: `round_trip` gives the first so many tokens of `[B, H, T,
-    D]`, whole flush chunks, as the cache decodes them."""
+    D]`, whole flush chunks, as the cache decodes them; it is told the position of each row's first one."""
 
     window: Window
     round_trip: RoundTrip
+    positions: bool = False
+    """Whether it needs to know positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,19 @@ class Kept:
     bounds: Tensor
 
     @classmethod
-    def make(cls, storage: Storage, x: Tensor, pads: Tensor, bounds: Tensor) -> Kept:
-        """Pack once what any query reads packed; `pads` `[1|B]`."""
+    def make(cls, storage: Storage, x: Tensor, pads: Tensor, bounds: Tensor, offsets: Sequence[int]) -> Kept:
+        """Pack once what any query reads packed; `pads` `[1|B]`, `offsets` the position of each row's first
+        real token."""
         decoded = x.to(compute_dtype(x.dtype), copy=True)
         for pad in pads.unique().tolist():
-            rows = slice(None) if len(pads) == 1 else (pads == pad).nonzero().flatten().to(x.device)
+            members = range(len(x)) if len(pads) == 1 else (pads == pad).nonzero().flatten().tolist()
+            rows = slice(None) if len(pads) == 1 else torch.tensor(members, device=x.device)
             first = pad + storage.window.sinks
             last = int((bounds if len(bounds) == 1 or len(pads) == 1 else bounds[pads == pad]).max())
             if first < last:
-                decoded[rows, :, first:last] = storage.round_trip(x[rows, :, first:], last - first).to(
-                    decoded.dtype
-                )
+                begins = [offsets[row] + storage.window.sinks for row in members]
+                packed = storage.round_trip(x[rows, :, first:], last - first, begins)
+                decoded[rows, :, first:last] = packed.to(decoded.dtype)
         return cls(x, decoded, bounds)
 
     def rows(self, rows: slice) -> Kept:

@@ -43,7 +43,7 @@ class TensorStore:
         self.heads, self.head_dim = stored.place.num_heads, stored.place.head_dim
         dtype, shape = self.dtype, (rows, self.heads, self.head_dim)
         self.pages = PageStore(stored, engine, rows, device)
-        self.pages.row_state.first = [window.sinks] * rows
+        self.offsets = [0] * rows
         self.ring = Ring(shape, window.capacity_at(0), dtype, device)
         self.sinks = Sinks(shape, window.sinks, dtype, device)
         self.pads = list(pads or [0] * rows)
@@ -200,6 +200,15 @@ class TensorStore:
         self.evict(before, length)
         self.begins, self.length = before, self.pages.used[0]
         return self.length
+
+    @property
+    def offsets(self) -> list[int]:
+        """The position of each row's first real token."""
+        return [first - self.window.sinks for first in self.pages.row_state.first]
+
+    @offsets.setter
+    def offsets(self, offsets: Sequence[int]) -> None:
+        self.pages.row_state.first = [offset + self.window.sinks for offset in offsets]
 
     def extend_padding(self, pads: Sequence[int]) -> None:
         """Padding as known now, for rows that hold nothing else yet: prompts in chunks shorter than it."""
