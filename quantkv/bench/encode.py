@@ -42,7 +42,7 @@ def bench_encode(settings: EncodeSettings, progress: Progress = quiet) -> Report
 
 
 def _format_arms(text: str, spec: CacheSpec, settings: EncodeSettings) -> Iterator[Arm]:
-    for which, tensor, _ in spec.halves:
+    for which, tensor, *_ in spec.halves:
         whole = max(1, settings.tokens // tensor.flush) * tensor.flush
         chunk = "raw token" if tensor.is_raw else "flush chunk"
         for case, tokens, runs in (("prefill", whole, 1), (chunk, tensor.flush, CHUNKS_PER_SAMPLE)):

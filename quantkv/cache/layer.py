@@ -295,8 +295,8 @@ class QuantizedLayer(DynamicLayer):
         if self.stores:
             methods = [(store.stored, store.device) for store in self.stores]
         else:
-            x = torch.empty(0, 1, 0, ANY_WIDTH)
-            methods = [(self.stored(half, x), x.device) for half in self.spec.halves]
+            places = [half.tensor.at(self._places[half.which]) for half in self.spec.halves]
+            methods = [(stored, torch.device("cpu")) for stored in places]
         served = [engine_for(*method) for method in methods]
         engine, _ = served[0] if served[0][1] else served[1]
         return engine.name, "; ".join(dict.fromkeys(why for _, why in served if why))

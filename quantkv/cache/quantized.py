@@ -19,8 +19,10 @@ from quantkv.cache.layer import QuantizedLayer
 from quantkv.cache.layer_shapes import held_nbytes, held_tensors
 from quantkv.cache.notices import Notices
 from quantkv.cache.padding import ASKED_FOR_MASK, LENGTH_READ, have_masks_tell
+from quantkv.cache.places import layer_places
 from quantkv.cache.saving import read_cache, write_cache
 from quantkv.cache.sliding import QuantizedSlidingLayer
+from quantkv.codecs.constants import constants_named
 from quantkv.errors import QuantKVError, UnsupportedError
 from quantkv.spec.specs import CacheSpec, parse_spec
 
@@ -69,8 +71,8 @@ class QuantizedCache(AllOrNothing):
         make: Callable[..., QuantizedLayer] = QuantizedLayer
         if type(layer) is DynamicSlidingWindowLayer:
             make = partial(QuantizedSlidingLayer, sliding_window=layer.sliding_window)
-        pads = partial(self._take_pads, index)
-        self.layers[index] = make(spec, prefill=self.prefill, pads=pads, notices=self._notices)
+        pads, places = partial(self._take_pads, index), layer_places(self.config, spec, index)
+        self.layers[index] = make(spec, prefill=self.prefill, pads=pads, notices=self._notices, places=places)
 
     @property
     def quantized_layers(self) -> list[QuantizedLayer]:
@@ -221,6 +223,12 @@ class QuantizedCache(AllOrNothing):
         """Bytes of all live storages, each counted once."""
         sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.storages()}
         return sum(sizes.values())
+
+    @property
+    def constants_nbytes(self) -> int:
+        """Bytes of the constants that its layers take; no part of `nbytes`, as all caches share them."""
+        named = {layer.spec.constants for layer in self.quantized_layers} - {""}
+        return sum(constants_named(name).nbytes for name in named)
 
     @property
     def exact_nbytes(self) -> int:

@@ -13,13 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from quantkv.cache.layer import QuantizedLayer
+from quantkv.codecs.constants import constants_named
 from quantkv.errors import QuantKVError, UnsupportedError, first_line
 from quantkv.spec.specs import CacheSpec, parse_spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _PASSING = (
     "_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation", "use_cache",
 )  # fmt: skip
@@ -59,7 +60,7 @@ def write_cache(
         held.append({"kind": type(layer).__name__, "facts": facts})
         tensors |= {f"{index}.{part}": x.contiguous().clone() for part, x in parts.items()}
     about = {"format": FORMAT_VERSION, "spec": str(spec), "prefill": prefill}
-    about |= {"model": model_facts(config), "layers": held}
+    about |= {"model": model_facts(config), "layers": held, "constants": _digests(spec)}
     try:
         save_file(tensors, path, metadata={"quantkv": json.dumps(about)})
     except (OSError, SafetensorError) as error:
@@ -107,6 +108,8 @@ def _check(path: Path, about: Any, config: PreTrainedConfig, spec: str | CacheSp
         raise QuantKVError(f"{path} has format version {about['format']}, this is version {FORMAT_VERSION}")
     if spec is not None and parse_spec(spec) != parse_spec(about["spec"]):
         raise QuantKVError(f"{path} holds {about['spec']}, not {parse_spec(spec)}")
+    if about["constants"] != (own := _digests(parse_spec(about["spec"]))):
+        raise QuantKVError(f"{path} was packed with other constants: {about['constants']}, here are {own}")
     saved, given = about["model"], model_facts(config)
     different = sorted(k for k in saved.keys() | given.keys() if saved.get(k) != given.get(k))
     if different:
@@ -114,6 +117,12 @@ def _check(path: Path, about: Any, config: PreTrainedConfig, spec: str | CacheSp
             f"{k} {saved.get(k)!r} in the file, {given.get(k)!r} in the model" for k in different[:4]
         )
         raise QuantKVError(f"{path} belongs to another model: {both}")
+
+
+def _digests(spec: CacheSpec) -> dict[str, str]:
+    """Of the constants that a format and its overrides name."""
+    names = {own.constants for own in (spec, *(override for _, override in spec.layers))} - {""}
+    return {name: constants_named(name).digest for name in sorted(names)}
 
 
 def layer_state(index: int, layer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:

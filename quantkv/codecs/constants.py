@@ -36,6 +36,11 @@ class Constants:
         """Those of one place."""
         return {name: x for (own, tensor, name), x in self._held.items() if (own, tensor) == (layer, which)}
 
+    def of_any_layer(self, which: Which) -> dict[str, Tensor]:
+        """Those of the first layer that has some, for what shapes alone decide."""
+        layers = sorted(layer for layer, tensor, _ in self._held if tensor == which)
+        return self.at(layers[0], which) if layers else {}
+
     @property
     def nbytes(self) -> int:
         return sum(x.nbytes for x in self._held.values())

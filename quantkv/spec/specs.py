@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from quantkv.codecs import Place, Stored
+from quantkv.codecs.constants import constants_named
 from quantkv.codecs.place import Which
 from quantkv.codecs.registry import map_named
 from quantkv.errors import QuantKVError
@@ -54,6 +55,7 @@ class Half(NamedTuple):
     which: Which
     tensor: TensorSpec
     window: Window
+    constants: str = ""
 
     @property
     def name(self) -> str:
@@ -62,7 +64,8 @@ class Half(NamedTuple):
     def stored(self, heads: int, width: int, dtype: torch.dtype) -> Stored:
         """The method for tensors `[B, heads, T, width]`, as far as shapes decide; QuantKVError where they
         cannot be held."""
-        return self.tensor.at(Place(self.which, heads, width, dtype))
+        constants = constants_named(self.constants).of_any_layer(self.which) if self.constants else {}
+        return self.tensor.at(Place(self.which, heads, width, dtype, constants=constants))
 
     def layout(self, heads: int, width: int, dtype: torch.dtype) -> PageLayout:
         """How pages hold such tensors."""
@@ -84,6 +87,7 @@ class CacheSpec:
     quantize_after: int = 0
     sliding: bool = False
     policy: str = "window"
+    constants: str = ""
     layers: tuple[tuple[LayerRange, CacheSpec], ...] = ()
 
     def __post_init__(self) -> None:
@@ -91,6 +95,8 @@ class CacheSpec:
         check_count("reserve", self.reserve, 0)
         check_count("quantize_after", self.quantize_after, 0)
         policy_named(self.policy)
+        if self.constants:
+            constants_named(self.constants)
         for half in self.halves:  # their windows are checked as they are made
             self._check_maps(half)
         for where, override in self.layers:
@@ -136,8 +142,8 @@ class CacheSpec:
     @property
     def halves(self) -> tuple[Half, Half]:
         return (
-            Half("key", self.key, self.key_window),
-            Half("value", self.value, self.value_window),
+            Half("key", self.key, self.key_window, self.constants),
+            Half("value", self.value, self.value_window, self.constants),
         )
 
     def for_layer(self, layer: int, num_layers: int) -> CacheSpec:
@@ -222,6 +228,7 @@ def _whole(key: TensorSpec, value: TensorSpec, said: Said, sinks: int) -> CacheS
         quantize_after=said.number("q", 0),
         sliding=bool(said.number("sliding", 0)),
         policy=said.policy,
+        constants=said.constants,
     )
 
 
@@ -241,6 +248,7 @@ def format_spec(spec: CacheSpec) -> str:
     parts += [f"q{spec.quantize_after}"] if spec.quantize_after else []
     parts += ["sliding"] if spec.sliding else []
     parts += [f"p.{spec.policy}"] if spec.policy != "window" else []
+    parts += [f"c.{spec.constants}"] if spec.constants else []
     for where, override in spec.layers:
         parts += [f"l{where}.{part}" for part in str(override).split("+")]
     return "+".join(parts)

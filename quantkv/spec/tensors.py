@@ -114,6 +114,11 @@ class TensorSpec:
         return codec_family(self.codec).raw
 
     @property
+    def positions(self) -> bool:
+        """Whether some map needs to know the positions of tokens."""
+        return any(map_named(word).positions for word in self.maps)
+
+    @property
     def bare(self) -> TensorSpec:
         """Without maps."""
         return replace(self, maps=(), fit_tokens=0)

@@ -10,8 +10,8 @@ round these to nearest, as published schemes do), maps in the order in which the
 `wN`, how many tokens of a row their state is fitted on. `rN` recent and `fN` flush may follow either
 tensor: given twice, each belongs to the tensor it follows; given once at the end, it holds for both. `sN`
 sinks, `kN` roll-back reserve, `qN` keeps everything exact until N tokens are cached, `sliding` packs layers
-with a sliding window too, `p.NAME` follows a registered policy, `lA-B.` before a part sets it for layers A
-to B (negative from the end).
+with a sliding window too, `p.NAME` follows a registered policy, `c.NAME` takes registered constants, `lA-B.`
+before a part sets it for layers A to B (negative from the end).
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Said:
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     layers: dict[str, list[str]] = field(default_factory=dict)
     policy: str = "window"
+    constants: str = ""
     words: Words = field(default_factory=Words)
 
     def number(self, letter: str, default: int) -> int:
@@ -100,6 +101,8 @@ def _collect(text: str) -> Said:
             _once(said.numbers, ("", part), 1, text)
         elif part.startswith("p."):
             said.policy = part[2:]
+        elif part.startswith("c."):
+            said.constants = part[2:]
         elif match := _POLICY.fullmatch(part):
             owner = current if match[1] in "rf" else ""
             _once(said.numbers, (owner, match[1]), int(match[2]), text)
@@ -107,7 +110,8 @@ def _collect(text: str) -> Said:
             said.base = part
         else:
             raise QuantKVError(
-                f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN qN sliding p.… lA-B.…"
+                f"cannot read {part!r} in {text!r}; legal parts: k.… v.… rN fN sN kN qN sliding p.… c.… "
+                "lA-B.…"
             )
     return said
 

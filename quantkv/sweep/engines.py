@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantkv.arms.arm import Arm
+from quantkv.codecs.constants import constants_origin
 from quantkv.codecs.registry import FAMILIES, MAPS
 from quantkv.peers.peer import Peer
 from quantkv.plugins import Origin
@@ -37,11 +38,13 @@ def same_number(kind: str, facts: Mapping[str, Any]) -> Iterator[Mapping[str, An
 
 
 def rules(spec: Arm, kind: str) -> dict[str, Origin]:
-    """Where a format's codecs, maps and policies and a kind come from, by their names, as far as they
-    have versions: a package's, or a file's SHA-256."""
+    """Where a format's codecs, maps, policies and constants and a kind come from, by their names, as far as
+    they have versions: a package's, or a file's SHA-256, and of constants their own."""
     found = {name: FAMILIES.origin(name) for name in _codecs(spec)}
     found |= {word: MAPS.origin(word) for word in _maps(spec)}
     found |= {own.policy: POLICIES.origin(own.policy) for own in _layered(spec)}
+    named = {own.constants for own in _layered(spec)} - {""}
+    found |= {f"constants {name}": constants_origin(name) for name in named}
     if (measures := origin(kind)) is not None:
         found[f"kind {kind}"] = measures
     return {name: found[name] for name in sorted(found) if found[name].version}
