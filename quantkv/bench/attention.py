@@ -9,7 +9,7 @@ returns the history.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -22,7 +22,9 @@ from quantkv.bench.machine import Probe, instruction_set
 from quantkv.bench.report import Report, Row, faster, make_report, timed_row
 from quantkv.bench.rounds import Arm, Progress, quiet, refused, rest, take_turns
 from quantkv.bench.settings import AttentionSettings
-from quantkv.cache.layer import QuantizedLayer
+from quantkv.cache.layer import NOWHERE, QuantizedLayer
+from quantkv.codecs import Place, Rope
+from quantkv.codecs.place import Which
 from quantkv.engines import attend
 from quantkv.spec.specs import CacheSpec, parse_spec
 from quantkv.store import View
@@ -128,7 +130,7 @@ def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionS
     more, and SDPA reads them.
     """
     spec.check_layers(1)
-    layer = QuantizedLayer(spec.for_layer(0, 1))
+    layer = QuantizedLayer(spec.for_layer(0, 1), places=_places(settings.head_dim))
     layer.update(inputs.key, inputs.value)
     key, value = (store.view() for store in layer.stores)
     held, exact = touched_bytes(key) + touched_bytes(value), inputs.exact_bytes
@@ -140,6 +142,13 @@ def format_arms(text: str, spec: CacheSpec, inputs: Inputs, settings: AttentionS
         *(Arm(text, read, count, held, work, about=dict(packed)) for count in settings.thread_counts),
         Arm(DECODED.format(text), decode, settings.threads, held + 4 * exact, work, 2 * exact, whole),
     ]
+
+
+def _places(head_dim: int) -> dict[Which, Place]:
+    """Keys that turn as those of Llama do, for formats that turn them back."""
+    frequencies = tuple(10000.0 ** (-2 * pair / head_dim) for pair in range(head_dim // 2))
+    key = replace(NOWHERE["key"], head_dim=head_dim, rope=Rope(frequencies))
+    return {"key": key, "value": replace(NOWHERE["value"], head_dim=head_dim)}
 
 
 def touched_bytes(view: View) -> int:
