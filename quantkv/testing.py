@@ -65,8 +65,9 @@ def check_words(name: str) -> None:
 
 
 def _worded(name: str, word: str | None) -> TensorSpec:
-    group = GROUP if word in GROUPED else None
-    return TensorSpec(codec=name, sharing=word, group=group, flush=default_flush(name, word, group))
+    group, maps = (GROUP if word in GROUPED else None), (("norm",) if codec_family(name).unit else ())
+    flush = default_flush(name, word, group)
+    return TensorSpec(codec=name, sharing=word, group=group, maps=maps, flush=flush)
 
 
 def _with(plain: TensorSpec, option: Option, value: Any) -> TensorSpec | None:

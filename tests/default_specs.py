@@ -41,8 +41,18 @@ MIXED = [
     "int2-chunk+r8+f16+s2+k8+l-1.fp16",
     "int4-head+r8+f16+s2+k8+q50+sliding",
 ]
+PROOFS = [
+    f"int4-head@had+{SMALL_WINDOW}",
+    f"int4-head@ctr.w16+{SMALL_WINDOW}",
+    f"int4-head@unrope.ctr.w16+{SMALL_WINDOW}",
+    f"lm3@norm+{SMALL_WINDOW}",
+    f"out3+{SMALL_WINDOW}",
+]
+"""A rotation, the state of a row, positions, a table behind a norm, a sparse term: each part of what a method
+may declare, once."""
+TABLES = [f"lm2@had.norm+{SMALL_WINDOW}", f"lm4@normall+{SMALL_WINDOW}"]
 PRESETS = list(presets())
-SMALL = [*COMBINATIONS, *RAW_SPECS, *OPTIONS, *MIXED]
+SMALL = [*COMBINATIONS, *RAW_SPECS, *OPTIONS, *PROOFS, *TABLES, *MIXED]
 DEFAULT_SPECS = [*PRESETS, *SMALL]
 A_FEW = [
     f"int4-head+{SMALL_WINDOW}",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quantkv import QuantKVError, parse_spec
 from quantkv.codecs import Place, Stored, Tokens
 from quantkv.codecs.lloyd_max import LloydMax, table
 from quantkv.codecs.maps.had import Had
@@ -112,6 +113,16 @@ def test_constant_tokens_and_zeros_stay_finite(number: float) -> None:
 @pytest.mark.parametrize(("head_dim", "bits"), [(64, 3.25), (128, 3.125), (256, 3.0625)])
 def test_bits_are_those_of_codes_and_norm(head_dim: int, bits: float) -> None:
     assert page_layout(method(3, Norm(), head_dim=head_dim)).bits_per_element == bits
+
+
+def test_without_a_norm_the_name_is_refused() -> None:
+    with pytest.raises(QuantKVError, match="lm3 wants numbers of unit size: lm3@norm or lm3@normall"):
+        parse_spec("lm3")
+    with pytest.raises(QuantKVError, match=r"lm3@had\.norm or lm3@had\.normall"):
+        parse_spec("k.lm3@had+v.int4-head")
+    assert parse_spec("lm3@had.norm").value.maps == ("had", "norm")
+    with pytest.raises(QuantKVError, match="takes no sharing word"):
+        parse_spec("lm3-channel@g32.norm")
 
 
 def test_a_norm_over_all_heads_costs_less() -> None:

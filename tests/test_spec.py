@@ -17,7 +17,8 @@ from quantkv import CacheSpec, QuantKVError, TensorSpec, parse_spec, presets
 from quantkv.codecs import codec_family, codec_names
 from quantkv.codecs.affine import AffineOptions
 from quantkv.codecs.float8 import Float8Options
-from quantkv.codecs.registry import SHARING_WORDS, map_named, map_words
+from quantkv.codecs.options import options_of
+from quantkv.codecs.registry import map_named, map_words
 from quantkv.policy import POLICIES, Length, Window, register_policy
 from quantkv.spec.specs import LayerRange
 from quantkv.version import METHODS
@@ -39,7 +40,7 @@ def test_every_registered_name_is_under_test() -> None:
     assert {t.codec for t in tensors} == set(codec_names())
     scaled = [name for name in codec_names() if codec_family(name).sharings]
     pairs = {(t.codec, t.sharing) for t in tensors}
-    assert {(name, word) for name in scaled for word in SHARING_WORDS.values()} <= pairs
+    assert {(name, word) for name in scaled for word in codec_family(name).sharings} <= pairs
     assert set(PRESETS) == set(presets())
 
 
@@ -76,18 +77,18 @@ def tensor_specs(draw: st.DrawFn, which: str) -> TensorSpec:
     codec = draw(st.sampled_from(codec_names()))
     recent, flush = draw(st.sampled_from([0, 1, 64, 128])), draw(st.sampled_from([1, 7, 32, 96]))
     family = codec_family(codec)
-    if not family.sharings:
+    if family.raw:
         return TensorSpec(codec=codec, recent=recent, flush=flush)
-    sharing = draw(st.sampled_from(WORDS))
+    sharing = draw(st.sampled_from(family.sharings or (None,)))
     group = draw(st.sampled_from([2, 16, 32, 48])) if sharing in ("token", "channel") else None
     if sharing == "channel" and group:
         flush = group * draw(st.integers(1, 3))
-    options = {"metadata": draw(st.sampled_from(["fp16", "bf16", "fp32"]))}
-    if family.affine:
-        options |= {"sym": draw(st.booleans()), "near": draw(st.booleans())}
+    options = {o.field: draw(st.sampled_from([o.default, *o.others()])) for o in options_of(family.options)}
     maps = draw(
         st.lists(st.sampled_from([m for m in map_words() if which in map_named(m).tensors]), unique=True)
     )
+    if family.unit and not any(map_named(m).unit for m in maps):
+        maps.append(draw(st.sampled_from(["norm", "normall"])))
     return TensorSpec(
         codec=codec,
         sharing=sharing,
@@ -293,7 +294,8 @@ def test_words_are_printed_in_one_order() -> None:
 @pytest.mark.parametrize("text", ["kivi-2@had", "kivi-4@unrope.ctr.w64"])
 def test_published_schemes_keep_their_policy_with_maps(text: str) -> None:
     spec, preset = parse_spec(text, sinks=7, recent=7, flush=7), presets()[text.partition("@")[0]]
-    assert (spec.key.bare, spec.value.bare, spec.sinks) == (preset.key, preset.value, 0)
+    bare = [replace(tensor, maps=(), fit_tokens=0) for tensor in (spec.key, spec.value)]
+    assert (*bare, spec.sinks) == (preset.key, preset.value, 0)
     assert spec.key.maps == tuple(text.partition("@")[2].removesuffix(".w64").split("."))
     assert (spec.name, spec.published_policy) == (text, True)
     assert parse_spec(str(spec)) == spec

@@ -234,7 +234,9 @@ def codec_modules() -> dict[ModuleType, list[str]]:
     """The modules that hold codecs, each with the names it is known by in short strings."""
     found: dict[ModuleType, list[str]] = {}
     for name in codec_names():
-        codec = TensorSpec(codec=name, sharing="token-head" if codec_family(name).sharings else None).build()
+        family = codec_family(name)
+        sharing, maps = ("token-head" if family.sharings else None), (("norm",) if family.unit else ())
+        codec = TensorSpec(codec=name, sharing=sharing, maps=maps).build()
         found.setdefault(sys.modules[type(codec).__module__], []).append(name)
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from quantkv.codecs.affine import Affine, AffineOptions
 from quantkv.codecs.base import Codec
 from quantkv.codecs.fields import Sharing
 from quantkv.codecs.float8 import Float8, Float8Options
+from quantkv.codecs.lloyd_max import LloydMax
 from quantkv.codecs.maps.ctr import Ctr
 from quantkv.codecs.maps.had import Had
 from quantkv.codecs.maps.map import Map
@@ -25,6 +27,7 @@ from quantkv.codecs.maps.rot import Rot
 from quantkv.codecs.maps.smooth import Smooth
 from quantkv.codecs.maps.unrope import Unrope
 from quantkv.codecs.options import METADATA, RESERVED, NoOptions, legal_words, read_option
+from quantkv.codecs.outliers import Outliers
 from quantkv.codecs.raw import Raw
 from quantkv.errors import QuantKVError
 from quantkv.named import NAMES, TENSOR_TEXTS
@@ -68,6 +71,8 @@ class CodecFamily:
     raw: bool = False
     """The floats themselves: as many of them as given, each packed at once, no window; takes no words."""
     affine: bool = False
+    unit: bool = False
+    """Whether it wants numbers of unit size: it then stands behind a map that makes them, such as `norm`."""
     summary: str = ""
     version: int = 1
     """Goes up when it stores other codes for the same input, so that its formats are measured again."""
@@ -188,6 +193,10 @@ def _float8(kind: Literal["e4m3", "e5m2"]) -> Callable[[Sharing, Float8Options],
 FLOAT8_KINDS: dict[str, Literal["e4m3", "e5m2"]] = {"fp8-e4m3": "e4m3", "fp8-e5m2": "e5m2"}
 
 
+def _lloyd_max(bits: int, sharing: None, o: NoOptions) -> Codec:
+    return LloydMax(bits)
+
+
 def _raw(dtype: torch.dtype | None) -> Callable[[None, NoOptions], Codec]:
     return lambda sharing, o: Raw(dtype)
 
@@ -205,6 +214,10 @@ for _name, _kind in FLOAT8_KINDS.items():
 for _name, _dtype in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
     _register(_name, None, _raw(_dtype), sharings=(), raw=True, summary="raw floats")
 _register("exact", None, _raw(None), sharings=(), raw=True, summary="lossless, in the model's dtype")
+for _bits in (2, 3, 4):
+    _build, _words = partial(_lloyd_max, _bits), {"sharings": (), "unit": True}
+    _register(f"lm{_bits}", _bits, _build, **_words, summary="Lloyd–Max table of a normal distribution")
+_register("out3", 3, lambda sharing, o: Outliers(), summary="3-bit integers, and what stands out apart")
 BUILT_IN_MAPS: dict[str, type[Map]] = {
     "ctr": Ctr, "had": Had, "norm": Norm, "normall": NormAll, "rot": Rot, "smooth": Smooth, "unrope": Unrope,
 }  # fmt: skip

@@ -117,9 +117,9 @@ class CacheSpec:
         """The preset's name where this spec is one, with its maps; else the short string."""
         if not self.key.maps and not self.value.maps:
             return next((name for name, spec in presets().items() if spec == self), str(self))
-        bare = replace(self, key=self.key.bare, value=self.value.bare)
-        chains = chains_of(self.key, self.value)
-        names = (chain.after(name) for name, spec in presets().items() if spec == bare for chain in chains)
+        codecs, chains = (self.key.codec, self.value.codec), chains_of(self.key, self.value)
+        akin = [name for name, spec in presets().items() if (spec.key.codec, spec.value.codec) == codecs]
+        names = (chain.after(name) for name in akin for chain in chains)
         return next((name for name in names if parse_spec(name) == self), str(self))
 
     @property

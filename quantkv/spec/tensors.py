@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from quantkv.codecs import Codec, Place, Sharing, Stored, codec_family
@@ -86,6 +86,7 @@ class TensorSpec:
         fits = [word for word in self.maps if map_named(word).fits]
         if self.maps and self.is_raw:
             raise QuantKVError(f"{self.codec} stores plain floats and takes no maps: {', '.join(self.maps)}")
+        self._check_size()
         if twice := [word for word in self.maps if self.maps.count(word) > 1]:
             raise QuantKVError(f"the map {twice[0]} stands twice in {'.'.join(self.maps)}")
         if fits and not self.fit_tokens:
@@ -97,6 +98,13 @@ class TensorSpec:
                 f"w{self.fit_tokens} has no effect: no map of {self} is fitted on tokens; those that are: "
                 f"{', '.join(word for word in map_words() if map_named(word).fits)}"
             )
+
+    def _check_size(self) -> None:
+        """Raise for a codec of numbers of unit size behind no map that makes them."""
+        if codec_family(self.codec).unit and not any(map_named(word).unit for word in self.maps):
+            said = self.codec + "@" + "".join(f"{word}." for word in self.maps)
+            legal = " or ".join(said + word for word in map_words() if map_named(word).unit)
+            raise QuantKVError(f"{self.codec} wants numbers of unit size: {legal}")
 
     def __reduce__(self) -> Any:
         """Options as words: their class may lie in a file that is imported only when it is asked for."""
@@ -117,11 +125,6 @@ class TensorSpec:
     def positions(self) -> bool:
         """Whether some map needs to know the positions of tokens."""
         return any(map_named(word).positions for word in self.maps)
-
-    @property
-    def bare(self) -> TensorSpec:
-        """Without maps."""
-        return replace(self, maps=(), fit_tokens=0)
 
     def build(self) -> Codec:
         """The codec object for this spec."""

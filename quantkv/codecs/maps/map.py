@@ -25,6 +25,9 @@ class Map(ABC):
     positions: ClassVar[bool] = False
     """Whether it needs to know the positions of tokens, and how keys are turned by them."""
 
+    unit: ClassVar[bool] = False
+    """Whether it makes numbers of unit size, as codecs with tables want them."""
+
     @abstractmethod
     def step(self, place: Place) -> Step | None:
         """What it does at a place; None where it does nothing there. QuantKVError where it cannot."""

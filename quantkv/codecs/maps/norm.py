@@ -26,6 +26,7 @@ from quantkv.codecs.steps import Step, TokenScale
 
 
 class Norm(Map):
+    unit = True
     name: ClassVar[str] = "norm"
 
     def step(self, place: Place) -> Step | None:
