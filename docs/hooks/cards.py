@@ -22,9 +22,10 @@ from quantkv import load_results, presets
 from quantkv.cache.footprint import Footprint
 from quantkv.cache.layer_shapes import LayerShape, TensorShape
 from quantkv.codecs import codec_family, codec_names
-from quantkv.codecs.registry import SHARING_MEANING
+from quantkv.codecs.registry import SHARING_MEANING, map_named, map_words
 from quantkv.instruments.verdict import CAUTION_KL, UNFIT_KL
 from quantkv.named import scheme_of
+from quantkv.planner.card import in_words, shares
 from quantkv.spec import CacheSpec, TensorSpec
 from quantkv.wording.numbers import DASH, compact, compact_interval, percent
 
@@ -92,7 +93,18 @@ KL and top-1 agreement: {_how_measured(longest)}
 What shares a scale, the number behind the word being G:
 
 {_table(["word", "elements that share one scale"], [[f"`{w}`", m] for w, m in SHARING_MEANING.items()])}
+
+[Maps](../maps.md) may stand before any codec but plain floats:
+
+{_table(["map", "of", "what the codec is given"], _maps())}
+
+`quantkv formats FORMAT` prints a card of any format: its bits, how a number is made, which words it may take.
 """
+
+
+def _maps() -> list[list[str]]:
+    named = {word: map_named(word) for word in map_words()}
+    return [[f"`{w}`", ", ".join(f"{t}s" for t in m.tensors), in_words(m)] for w, m in named.items()]
 
 
 def _largest_context(name: str) -> tuple[str, str]:
@@ -131,16 +143,8 @@ def _stored(spec: CacheSpec) -> str:
     for side, tensor in (("Keys", spec.key), ("Values", spec.value)):
         module = sys.modules[type(tensor.build()).__module__]
         more = f"[more](codec-{_stem(module)}.md)"
-        lines.append(f"- **{side}**: `{tensor}`, {_shares(tensor)}. {_formula(module)} {more}")
+        lines.append(f"- **{side}**: `{tensor}`, {shares(tensor)}. {_formula(module)} {more}")
     return "\n".join(lines)
-
-
-def _shares(tensor: TensorSpec) -> str:
-    if tensor.sharing is None:
-        return "no scale"
-    meaning = SHARING_MEANING[tensor.sharing].replace(" G ", f" {tensor.group} ")
-    chunk = f" ({tensor.flush} tokens)" if tensor.sharing.startswith("chunk") else ""
-    return f"`{tensor.sharing}`: {meaning}{chunk}"
 
 
 def _word(tensor: TensorSpec) -> str:
@@ -150,11 +154,11 @@ def _word(tensor: TensorSpec) -> str:
 
 def _field_table(spec: CacheSpec) -> tuple[str, str]:
     rows = []
-    for side, tensor in (("keys", spec.key), ("values", spec.value)):
-        for field in tensor.build().fields(HEADS, WIDTHS[0], torch.float32):
+    for half in spec.halves:
+        for field in half.stored(HEADS, WIDTHS[0], torch.float32).fields:
             kind = f"{field.bits}-bit codes" if field.bits else str(field.dtype).removeprefix("torch.")
             per = "token" if field.tokens == 1 else f"{field.tokens} tokens"
-            rows.append([side, f"`{field.name}`", kind, f"{field.heads} × {field.width}", per])
+            rows.append([half.name, f"`{field.name}`", kind, f"{field.heads} × {field.width}", per])
     head = ["", "field", "stored as", "heads × entries", "for each"]
     return f"The fields of a page, {HEADS} KV heads of {WIDTHS[0]} channels, a float32 model:", _table(
         head, rows

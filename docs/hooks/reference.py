@@ -10,7 +10,21 @@ from mkdocs.structure.files import File, Files
 import quantkv
 
 EXTENDING = {
-    "codecs": ("Codec", "Field", "Kernel", "Sharing", "CodecFamily", "register_codec"),
+    "codecs": (
+        "Codec",
+        "Field",
+        "Sharing",
+        "Place",
+        "Tokens",
+        "Codes",
+        "Scale",
+        "Sparse",
+        "LowRank",
+        "CodecFamily",
+        "register_codec",
+        "Map",
+        "register_map",
+    ),
     "policy": ("Window", "register_policy"),
     "testing": ("check_codec",),
 }

@@ -34,6 +34,9 @@ class Scale:
         """As a shape that broadcasts against `sharing.split` of the elements."""
         return Sharing.spread(fields[self.field].to(dtype) * self.unit)
 
+    def __str__(self) -> str:
+        return self.field if self.unit == 1 else f"{self.field} / {1 / self.unit:g}"
+
 
 @dataclass(frozen=True, slots=True)
 class Affine:
@@ -123,8 +126,8 @@ class Codes:
         return x
 
     def __str__(self) -> str:
-        product = " · ".join([*(scale.field for scale in self.scales), str(self.number)])
-        return product + (f" + {self.zero.field}" if self.zero else "")
+        product = " · ".join([*map(str, self.scales), str(self.number)])
+        return product + (f" + {self.zero}" if self.zero else "")
 
 
 @dataclass(frozen=True, slots=True)

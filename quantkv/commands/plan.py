@@ -76,8 +76,18 @@ def describe(
     show(as_json, found.to_dict, found.parts)
 
 
-def formats(as_json: Json = False) -> None:
-    """List the named formats: their short string, size, and which tokens stay exact."""
+def formats(
+    spec: Annotated[
+        str | None, typer.Argument(metavar="[FORMAT]", help="a preset or short string: show its card")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the named formats: their short string, size, and which tokens stay exact; or one format's card."""
+    if spec is not None:
+        from quantkv.planner.card import card_parts, format_card
+
+        show(as_json, lambda: format_card(spec), lambda: card_parts(spec))
+        return
     from quantkv.planner.formats import format_records, formats_table
 
     show(as_json, lambda: {"formats": format_records()}, lambda: [formats_table()])
