@@ -12,7 +12,8 @@ from transformers import DynamicCache, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import quantkv
-from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, native, parse_spec
+from quantkv import QuantizedCache, QuantKVError, UnsupportedError, cache_argument, parse_spec
+from quantkv.engines import native
 from quantkv.models import random_model
 
 SPEC = "int4-head+r8+f16+s2+k8"

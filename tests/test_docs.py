@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import quantkv.models
 from quantkv import policy
-from quantkv.codecs import Kernel, Sharing, registry
+from quantkv.codecs import Codes, Field, LowRank, Scale, Sharing, Sparse, registry
 from quantkv.commands.cli import app
 from quantkv.rows.kinds import REGISTERED
 from quantkv.sweep.config import load_config
@@ -159,8 +159,8 @@ def test_the_readme_has_two_tables_of_numbers() -> None:
     assert "perplexity ratio" in measured[0] and "ms per token" in measured[1]
 
 
-@pytest.mark.parametrize("kind", [Kernel, Sharing])
-def test_the_page_on_codecs_says_what_a_kernel_and_its_sharing_take(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [Field, Codes, Scale, Sharing, Sparse, LowRank])
+def test_the_page_on_codecs_says_what_fields_terms_and_sharings_take(kind: Any) -> None:
     page = (ROOT / "docs/adding-a-codec.md").read_text()
     fields = [field.name for field in dataclasses.fields(kind)]
     assert fields and not [name for name in fields if f"`{name}`" not in page]

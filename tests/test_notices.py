@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from quantkv import QuantizedCache, load_model, native
+from quantkv import QuantizedCache, load_model
+from quantkv.engines import native
 
 
 @cache

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from stores import round_trip
 
 from quantkv import evaluate, load_model, parse_spec, perplexity
 from quantkv.data import Text
@@ -42,10 +43,10 @@ def test_the_exact_cache_does_not_differ_from_itself(name, prefill):
 
 def test_a_format_and_its_twin_do_not_differ():
     """Two spellings, and a plain function of the same numbers, which keeps 4 sinks and 64 recent tokens."""
-    codec = parse_spec("int4-head").key.build()
+    tensor = parse_spec("int4-head").key
 
     def function(x):
-        return codec.decode(codec.encode(x), x.shape[-1], torch.float32)
+        return round_trip(tensor, x)
 
     arms = {"preset": "int4-head", "short": "k.int4-head+v.int4-head+s4+r64+f32", "function": function}
     preset, short, twin = (

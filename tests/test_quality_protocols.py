@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from stores import round_trip
 
 from quantkv import QuantizedCache, cache_argument, evaluate, load_model, parse_spec, perplexity
 from quantkv.data import Text
@@ -178,10 +179,10 @@ def test_fake_quant_is_a_simulator_and_the_row_says_so(model):
 
 
 def test_fake_quant_holds_for_plain_functions_too(model):
-    codec = parse_spec("int4-head").key.build()
+    tensor = parse_spec("int4-head").key
 
     def twin(x):
-        return codec.decode(codec.encode(x), x.shape[-1], x.dtype)
+        return round_trip(tensor, x)
 
     protocol = make_protocol("fake-quant", windows=2, score=16)
     windows = protocol.windows_of(IDS, None, span=96).at(96)

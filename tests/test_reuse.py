@@ -126,7 +126,7 @@ def test_another_spec_version_or_file_is_refused(
     with pytest.raises(QuantKVError, match="holds int4-head, not int8-head"):
         QuantizedCache.load(tmp_path / "c", model.config, "int8-head")
     monkeypatch.setattr(quantkv.cache.saving, "FORMAT_VERSION", 99)
-    with pytest.raises(QuantKVError, match="format version 3, this is version 99"):
+    with pytest.raises(QuantKVError, match="format version 4, this is version 99"):
         QuantizedCache.load(tmp_path / "c", model.config)
     (tmp_path / "text").write_text("no cache")
     for missing in (tmp_path / "text", tmp_path / "nowhere"):

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from quantkv.codecs.fields import Field
 from quantkv.codecs.place import Place
-from quantkv.codecs.terms import Codes, LowRank, Scale, Sparse, Table, Term
+from quantkv.codecs.terms import Codes, Float8, LowRank, Scale, Sparse, Table, Term
 from quantkv.errors import QuantKVError
 
+MOST_CHANNELS = 256
+"""A byte can tell so many apart."""
 
-def check_declared(place: Place, fields: Sequence[Field], terms: Sequence[Term]) -> None:
+
+def check_declared(place: Place, fields: Sequence[Field], terms: Sequence[Term], group_tokens: int) -> None:
     """Raise QuantKVError where numbers would be read from other elements than the fields hold."""
     named = {field.name: field for field in fields}
     if len(named) < len(fields):
         raise QuantKVError(f"two fields of one name: {', '.join(field.name for field in fields)}")
+    for field in fields:
+        if group_tokens % field.tokens:
+            raise QuantKVError(
+                f"{field.tokens} tokens share an entry of {field.name!r}, but {group_tokens} are encoded "
+                "together: group_tokens must be a multiple"
+            )
     if not terms:
         raise QuantKVError("a codec needs a term")
     for term in terms:
         if isinstance(term, Codes):
             _check_codes(place, named, term)
         elif isinstance(term, Sparse):
-            _same_shape(named, term, (place.num_heads, 1))
+            _check_sparse(place, named, term)
         else:
             _check_low_rank(place, named, term)
 
@@ -38,6 +49,8 @@ def _check_codes(place: Place, named: Mapping[str, Field], term: Codes) -> None:
         raise QuantKVError(f"{term} needs {term.field!r} tiled, one code for each head, token and channel")
     if term.first < 0 or term.first + codes.width > place.head_dim:
         raise QuantKVError(f"{term} reaches beyond head_dim {place.head_dim}")
+    if isinstance(term.number, Float8) and (codes.bits or 8, codes.dtype) != (8, torch.uint8):
+        raise QuantKVError(f"{term} needs {term.field!r} as uint8 codes of 8 bits")
     if isinstance(term.number, Table) and len(term.number.values) != 2 ** (codes.bits or 0):
         raise QuantKVError(f"a table of {len(term.number.values)} numbers for codes of {codes.bits} bits")
     for scale in (*term.scales, *([term.zero] if term.zero else [])):
@@ -54,11 +67,16 @@ def _check_scale(place: Place, named: Mapping[str, Field], term: Codes, scale: S
         )
 
 
-def _same_shape(named: Mapping[str, Field], term: Sparse, wanted: tuple[int, int]) -> None:
+def _check_sparse(place: Place, named: Mapping[str, Field], term: Sparse) -> None:
     index, value = _field(named, term.index, term), _field(named, term.value, term)
     shapes = {(field.heads, field.tokens) for field in (index, value)}
-    if shapes != {wanted} or index.width != value.width:
+    if shapes != {(place.num_heads, 1)} or index.width != value.width:
         raise QuantKVError(f"{term} needs as many indices as values, for each head and token")
+    if index.dtype != torch.uint8 or place.head_dim > MOST_CHANNELS:
+        raise QuantKVError(
+            f"{term} names channels of up to {MOST_CHANNELS} by uint8, and head_dim is {place.head_dim}, "
+            f"{term.index!r} {index.dtype}"
+        )
 
 
 def _check_low_rank(place: Place, named: Mapping[str, Field], term: LowRank) -> None:

@@ -33,7 +33,7 @@ class Stored:
     fit_tokens: int = 0
 
     def __post_init__(self) -> None:
-        check_declared(self.place, self.fields, self.terms)
+        check_declared(self.place, self.fields, self.terms, self.group_tokens)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
