@@ -117,9 +117,7 @@ def test_every_format_runs_in_a_model(tiny_llama: Any, text: str) -> None:
     logits = logits_in_calls(model, ids, cache, [120, *[1] * 50])
     error = (logits - exact)[:, 120:].square().mean().sqrt() / exact.square().mean().sqrt()
     spec = cache.spec
-    bounds = [
-        ERRORS.get(t.bits if t.codec.startswith("int") else t.codec, 0.01) for t in (spec.key, spec.value)
-    ]
+    bounds = [ERRORS.get(t.codec, ERRORS.get(t.bits, 0.01)) for t in (spec.key, spec.value)]
     assert error < max(bounds)
     assert (
         logits[:, :120] - exact[:, :120]
