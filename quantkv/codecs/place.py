@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,9 @@ class Place:
     rope: Rope | None = None
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     rope_unknown: str = ""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Place:
+        return self  # nothing in it changes, and caches share constants
 
     def __str__(self) -> str:
         return f"{self.tensor}s of layer {self.layer}"

@@ -208,7 +208,9 @@ class TensorStore:
 
     @offsets.setter
     def offsets(self, offsets: Sequence[int]) -> None:
-        self.pages.row_state.first = [offset + self.window.sinks for offset in offsets]
+        first = [offset + self.window.sinks for offset in offsets]
+        self.pages.generation += first != self.pages.row_state.first
+        self.pages.row_state.first = first
 
     def extend_padding(self, pads: Sequence[int]) -> None:
         """Padding as known now, for rows that hold nothing else yet: prompts in chunks shorter than it."""
