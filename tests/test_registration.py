@@ -6,6 +6,7 @@ import hashlib
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from typer.testing import CliRunner
 
 from quantkv import QuantKVError, parse_spec, plugins
 from quantkv.codecs import CodecFamily, register_codec
+from quantkv.codecs.maps.had import Had
 from quantkv.codecs.raw import Raw
-from quantkv.codecs.registry import FAMILIES
+from quantkv.codecs.registry import FAMILIES, MAPS
 from quantkv.commands.cli import app
 from quantkv.plugins import ImportedFile, Origin, import_file
 from quantkv.policy import POLICIES, Length, Window, register_policy
@@ -51,6 +53,10 @@ class Quarter(Window):
         return self.sinks + past // self.flush * self.flush
 
 
+class Turned(Had):
+    """A map from outside."""
+
+
 class Package:
     """Stands for what is installed of a package."""
 
@@ -64,11 +70,11 @@ class Package:
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """As at the start of a process."""
-    for known in (FAMILIES, POLICIES):
+    for known in (FAMILIES, MAPS, POLICIES):
         monkeypatch.setattr(known, "known", dict(known.known))
         monkeypatch.setattr(known, "_asked", False)
     monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.setenv(plugins.VARIABLE, "")  # and goes afterwards, for the processes of other tests
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, group: str, *points: EntryPoint) -> None:
@@ -289,7 +295,35 @@ def test_the_rule_in_a_file_is_in_the_keys_and_rows_of_its_formats_alone(
 def test_a_sweep_without_files_has_the_keys_it_had() -> None:
     sweep = validate(RAW | {"formats": "int4-head"})
     session = LocalSession(sweep.models[0], sweep)
-    assert all("rules" not in session.facts(cell) for cell in expand(sweep))
+    assert all(not {"rules", "methods"} & set(session.facts(cell)) for cell in expand(sweep))
+
+
+def test_a_version_is_in_the_keys_of_its_formats_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats = ["int4-head", "k8v4", "int8-head", "int8-head@had", "int8-head+l0.int4-head@ctr"]
+    sweep = validate(RAW | {"formats": formats})
+    session = LocalSession(sweep.models[0], sweep)
+    cells = {cell.label: cell for cell in expand(sweep)}
+    before = {label: cell.key(session.facts(cell)) for label, cell in cells.items()}
+    changed = replace(FAMILIES.get("int4"), version=3)
+    monkeypatch.setitem(FAMILIES.known, "int4", (changed, FAMILIES.origin("int4")))
+    monkeypatch.setattr(Had, "version", 2)
+    facts = {label: session.facts(cell).get("methods") for label, cell in cells.items()}
+    assert facts == {
+        "int4-head": {"int4": 3}, "k8v4": {"int4": 3}, "int8-head": None, "int8-head@had": {"had": 2},
+        "int8-head+l0.int4-head@ctr": {"int4": 3}, "dynamic": None,
+    }  # fmt: skip
+    same = {label for label, cell in cells.items() if cell.key(session.facts(cell)) == before[label]}
+    assert same == {"int8-head", "dynamic"}
+
+
+def test_maps_come_from_files_and_packages_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "quantkv.maps", Package("turns", "1.2").offer("turned", "Turned"))
+    assert rules(parse_spec("int4-head@turned"), "quality") == {"turned": Origin("package turns", "1.2")}
+    assert rules(parse_spec("int4-head@had"), "quality") == {}
+    installed(monkeypatch, "quantkv.maps", Package("odd").offer("window", "Quarter"))
+    monkeypatch.setattr(MAPS, "_asked", False)
+    with pytest.raises(QuantKVError, match=r"'window' of quantkv\.maps must be a subclass of Map"):
+        parse_spec("int4-head@had")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from quantkv.commands.cli import app
 from quantkv.rows.cell import Cell
 from quantkv.rows.files import Row, write_row
 from quantkv.rows.kinds import CODEC_VERSION, versions
+from quantkv.rows.methods import methods_in
 from quantkv.sweep.config import validate
 from quantkv.sweep.grid import expand
+from quantkv.version import METHODS
 
 FACTS = {"fingerprint": "f", "codecs": CODEC_VERSION}
 
@@ -165,6 +169,52 @@ def test_pruning_says_what_it_would_delete_and_deletes_only_when_told(folder: Pa
     gone = {codec, metric, metric.with_suffix(".npz")}
     assert set(before) - set(folder.iterdir()) == gone and other.exists() and newer.exists()
     assert results(folder, "--prune").output == "0 rows of older versions\n"
+
+
+@pytest.mark.parametrize(
+    ("spec", "methods"),
+    [
+        ("int4-head", {"int4"}),
+        ("k8v4@ctr.had.w64+r16", {"int8", "int4", "ctr", "had"}),
+        ("k.int2-channel@g32.near.had+r0+f128+v.fp8-e4m3+s0", {"int2", "had", "fp8-e4m3"}),
+        (
+            "int4-head+l0-1.fp16+l-1.k.int8-token@g32.smooth+l-1.v.fp8-e5m2-head",
+            {"int4", "fp16", "int8", "smooth", "fp8-e5m2"},
+        ),
+        ("int4-g32+p.window", {"int4"}),
+        ("dynamic", set()),
+        ("mine-head@mine", set()),
+    ],
+)
+def test_the_methods_of_a_row_are_read_without_loading_any(spec: str, methods: set[str]) -> None:
+    assert methods_in(spec) == methods
+
+
+def test_a_format_whose_rule_changed_is_told_and_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "int4", 2)
+    told = results(folder, "--prune").output.splitlines()
+    assert len(told) == 5 and all(
+        "int4-head" in line and "int4 version 1, now 2" in line for line in told[:4]
+    )
+    assert results(folder, "--verify").exit_code == 0
+    row = json.loads(next(folder.glob("memory-int4-head-c64-*.json")).read_text())
+    row["provenance"]["keyed"][3]["methods"] = {"int4": 2}
+    spoil(folder, "memory-int4-head-c64-*.json", provenance=row["provenance"])
+    assert len(results(folder, "--prune").output.splitlines()) == 4
+    monkeypatch.setitem(METHODS, "int4", 1)  # a row of a later version is not ours to prune
+    assert results(folder, "--prune").output == "0 rows of older versions\n"
+
+
+def test_results_are_listed_without_torch(folder: Path) -> None:
+    code = (
+        "import sys\nfrom quantkv.commands.cli import app\n"
+        f"try:\n  app(['results', {str(folder)!r}, '--prune'])\n"
+        "finally:\n  assert not {'torch', 'transformers'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_pruning_keeps_to_the_filters(folder: Path) -> None:
