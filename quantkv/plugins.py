@@ -49,6 +49,10 @@ _origin: ContextVar[Origin | None] = ContextVar("_origin", default=None)
 _files: dict[str, ImportedFile] = {}
 
 
+class NameTaken(QuantKVError):
+    """Two things of one name."""
+
+
 class Registry(Generic[T]):
     """Things of one kind by their names, each name taken once. `group` is the entry-point group under which
     packages offer them, and `take` registers what an entry point holds."""
@@ -63,7 +67,7 @@ class Registry(Generic[T]):
         origin = _origin.get() or Origin(module)
         if name in self.known and self.known[name][0] != value:
             known = f"a {self.what} named {name!r} is registered already, by {self.known[name][1].name}"
-            raise QuantKVError(f"{known}; another comes from {origin.name}")
+            raise NameTaken(f"{known}; another comes from {origin.name}")
         if name not in self.known or origin.version:
             self.known[name] = value, origin
 
@@ -101,14 +105,14 @@ class Registry(Generic[T]):
         name, version = (point.dist.name, point.dist.version) if point.dist else (point.value, None)
         with _from(Origin(f"package {name}", version)):
             try:
-                value = point.load()
+                self.take(point.name, point.load())
+            except NameTaken:  # which of two is meant, nobody can say
+                raise
             except Exception as error:
                 words = f"{type(error).__name__}: {error}"
                 warnings.warn(
                     f"{self.what} {point.name!r} of package {name} is left out ({words})", stacklevel=2
                 )
-                return
-            self.take(point.name, value)
 
 
 def import_file(path: str | Path, sha256: str | None = None) -> ImportedFile:

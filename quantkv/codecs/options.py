@@ -22,8 +22,8 @@ from quantkv.errors import QuantKVError
 METADATA = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 Metadata = Literal["fp16", "bf16", "fp32"]
 """The dtype in which scales and zeros are stored."""
-RESERVED = re.compile(r"[fgklpqrsvw]\d*")
-"""What strings say for groups, fits, windows, layers and tensors."""
+RESERVED = re.compile(r"[cfgklpqrsvw]\d*")
+"""What strings say for groups, fits, windows, layers, tensors, policies and constants."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _check_words(options: tuple[Option, ...]) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", word) or RESERVED.fullmatch(word):
             raise QuantKVError(
                 f"the option word {word!r} cannot be said: use a-z, 0-9 and -, and no single letter of "
-                "f g k l p q r s v w, with digits or without"
+                "c f g k l p q r s v w, with digits or without"
             )
     numbers = [option for option in options if option.is_number]
     if odd := [option.field for option in numbers if not option.field.isalpha()]:
