@@ -84,7 +84,7 @@ class Pack:
 
     def native(self, module: Any) -> Any:
         planes, scale, zero, _ = self.offsets()
-        return module.Format(
+        codes = module.Format(
             lanes_are_tokens=self.keys, heads=self.heads, head_dim=self.head_dim,
             page_tokens=self.page_tokens,
             code=self.code, value=self.value if self.code == "raw" else "float32",
@@ -94,6 +94,7 @@ class Pack:
             scale_at=scale, zero_at=zero, share_tokens=self.share_tokens, share_channels=self.channels,
             all_heads=self.all_heads, table=list(self.table),
         )  # fmt: skip
+        return module.Method([codes])
 
     def page(self, elements: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
         """One record from elements `[H, P, D]` (codes, or floats) and metadata of `meta_shape`."""

@@ -90,17 +90,16 @@ class Case:
         sink_logits: torch.Tensor | None = None,
         causal: bool = False,
         start: int = 0,
-        **more: Any,
     ) -> torch.Tensor:
         heads = self.key.heads * self.ratio
         out = torch.full((self.rows, self.queries, heads, self.value.head_dim), float("nan"))
-        strides = [] if mask is None else list(mask.stride())
         keys, values = ((side["kernel"], self._tuple(side)) for side in self.sides)
         native.attend(
-            *keys, *values, self.pads, start, self.stop, self.query.data_ptr(), 0,
-            list(self.query.stride())[:3], heads, self.queries, self.key.head_dim**-0.5, softcap, causal,
-            0 if mask is None else mask.data_ptr(), mask is None or mask.dtype == torch.bool, strides,
-            0 if sink_logits is None else sink_logits.data_ptr(), out.data_ptr(), threads, isa, **more,
+            *keys, *values, (self.pads, start, self.stop),
+            (self.query.data_ptr(), 0, self.query.stride()[:3], heads, self.queries),
+            (self.key.head_dim**-0.5, softcap, causal, 0 if sink_logits is None else sink_logits.data_ptr()),
+            None if mask is None else (mask.data_ptr(), mask.dtype == torch.bool, mask.stride()),
+            out.data_ptr(), threads, isa,
         )  # fmt: skip
         return out.transpose(1, 2).double()
 
@@ -250,33 +249,6 @@ def test_a_later_start_hides_earlier_positions(isa: str) -> None:
         mask = torch.randn(2, 6, 2, case.stop - start)
         padded = torch.cat([torch.zeros(2, 6, 2, start), mask], -1).double()
         case.check(case.run(isa, start=start, mask=mask), case.expected(bias=bias + padded))
-
-
-@pytest.mark.parametrize("isa", native.usable_isas())
-def test_packed_tokens_may_live_behind_a_rotation_and_a_mean(isa: str) -> None:
-    """x̂ = T·stored + μ: the kernel takes the rotated query and the mean's score, and hands back the packed
-    values' sum and mass, so that T and μ are applied once."""
-    for seed in range(5):
-        case = _plain_case(seed)
-        size = case.key.head_dim
-        turn = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64))[0]
-        means = torch.randn(2, size, dtype=torch.float64) * 0.3
-        packed = [slice(min(case.stop, p + case.sinks), min(case.stop, p + case.sinks) + side["visible"][0])
-                  for p, side in zip(case.pads * 2, case.sides)]  # fmt: skip
-        full = [case.full(0), case.full(1)]
-        for x, mean, where in zip(full, means, packed):
-            x[:, :, where] = x[:, :, where] @ turn.T + mean
-        case.full = lambda i, full=full: full[i]  # type: ignore[method-assign]
-        rotated = (case.query.double() @ turn).float().contiguous()
-        bias = (case.query.double() @ means[0] * size**-0.5).float().contiguous()
-        shape = (1, 1, 6, size)
-        own, mass = torch.zeros(shape), torch.zeros(shape[:3])
-        exact = case.run(
-            isa, packed_query=rotated.data_ptr(), packed_query_strides=list(rotated.stride())[:3],
-            packed_bias=bias.data_ptr(), out_packed=own.data_ptr(), packed_mass=mass.data_ptr(), threads=2,
-        )  # fmt: skip
-        from_packed = own.double() @ turn.T + mass.double()[..., None] * means[1]
-        case.check(exact + from_packed.transpose(1, 2), case.expected(), 5e-5)
 
 
 @pytest.mark.parametrize("isa", native.usable_isas())

@@ -10,7 +10,8 @@ namespace quantkv {
 
 // Keys or values of all rows. Positions of a row: `pads` of nothing, sinks, packed tokens, exact tokens to the end.
 struct Side {
-  const Format* format = nullptr;
+  const Method* method = nullptr;
+  const Known* known = nullptr;
   const std::vector<std::vector<const uint8_t*>>* pages = nullptr;  // per row; null where a page is gone
   std::vector<int64_t> visible;                                     // packed tokens to read, per row
   Float exact = Float::f32;                                         // dtype of sinks, ring and extra
@@ -28,10 +29,9 @@ struct Request {
   int rows = 0, kv_heads = 0, ratio = 1, queries = 1;
   std::vector<int64_t> pads;
   int64_t start = 0, stop = 0;  // positions to attend to
-  const uint8_t *query = nullptr, *packed_query = nullptr;  // [rows, Hq, queries, head_dim]; the second for packed keys
+  const uint8_t* query = nullptr;  // [rows, Hq, queries, head_dim]
   Float query_type = Float::f32;
-  int64_t query_strides[3] = {0, 0, 0}, packed_query_strides[3] = {0, 0, 0};
-  const float* packed_bias = nullptr;  // [rows, Hq, queries] added to scores of packed keys
+  int64_t query_strides[3] = {0, 0, 0};
   float scaling = 1.0f, softcap = 0.0f;
   bool causal = false;
   const uint8_t* mask = nullptr;  // [rows, Hq, queries, stop - start] by strides; bool, or additive float32
@@ -39,8 +39,6 @@ struct Request {
   int64_t mask_strides[4] = {0, 0, 0, 0};
   const float* sink_logits = nullptr;  // [Hq]
   uint8_t* out = nullptr;              // [rows, queries, Hq, value dim]
-  float* out_packed = nullptr;         // the packed values' share, kept apart where given: same shape, float32
-  float* packed_mass = nullptr;        // [rows, queries, Hq] probability of packed values, where given
   int threads = 1;
 };
 

@@ -23,13 +23,17 @@ using Numbers = std::vector<int64_t>;
 
 static const uint8_t* pointer(int64_t address) { return reinterpret_cast<const uint8_t*>(address); }
 
-// A tensor's pages as last told, and the format they are in.
+// A tensor's pages and what is known of its rows as last told, and the method they are in.
 struct Pages {
-  Format format;
+  Method method;
   Table table;
+  Known known;
 
-  explicit Pages(const Format& f) : format(f) {}
-  void set(const std::vector<Numbers>& rows) {
+  explicit Pages(const Method& m) : method(m) {}
+  void set(const std::vector<Numbers>& rows, const Numbers& positions, const std::vector<Numbers>& states) {
+    Numbers tokens;
+    for (const Numbers& row : rows) tokens.push_back(int64_t(row.size()) * method.page_tokens);
+    known = known_of(method, rows.size(), positions, states, tokens);
     table.clear();
     for (const Numbers& row : rows) {
       table.emplace_back();
@@ -43,7 +47,8 @@ using ExactTuple = std::tuple<Numbers, int, int64_t, int64_t, int64_t, int64_t, 
 
 static Side side(const Pages& pages, const ExactTuple& t) {
   Side s;
-  s.format = &pages.format;
+  s.method = &pages.method;
+  s.known = &pages.known;
   s.pages = &pages.table;
   s.visible = std::get<0>(t);
   s.exact = Float(std::get<1>(t));
@@ -52,7 +57,7 @@ static Side side(const Pages& pages, const ExactTuple& t) {
   s.extra = pointer(std::get<6>(t)), s.extra_from = std::get<7>(t);
   std::tie(s.extra_strides[0], s.extra_strides[1], s.extra_strides[2]) = std::get<8>(t);
   for (size_t row = 0; row < s.visible.size(); ++row)
-    if (row >= s.pages->size() || int64_t((*s.pages)[row].size()) * s.format->page_tokens < s.visible[row])
+    if (row >= s.pages->size() || int64_t((*s.pages)[row].size()) * s.method->page_tokens < s.visible[row])
       throw nb::value_error("fewer pages than packed tokens");
   return s;
 }
@@ -70,31 +75,35 @@ static void copy(const T& from, int64_t (&to)[N]) {
   for (size_t i = 0; i < N; ++i) to[i] = from[i];
 }
 
+// (pads, start, stop): positions [start, stop) of every row, the first ones of a row padding
+using Span = std::tuple<Numbers, int64_t, int64_t>;
+// (address, dtype, strides, heads, queries)
+using Query = std::tuple<int64_t, int, Numbers, int, int>;
+// (scaling, softcap, causal, address of logits of sinks)
+using Options = std::tuple<float, float, bool, int64_t>;
+// (address, whether it is bool, strides)
+using Mask = std::tuple<int64_t, bool, Numbers>;
+
 static void attend(const Pages& keys, const ExactTuple& exact_keys, const Pages& values, const ExactTuple& exact_values,
-                   const Numbers& pads, int64_t start, int64_t stop, int64_t query, int query_type,
-                   const Numbers& query_strides, int q_heads, int queries, float scaling, float softcap, bool causal,
-                   int64_t mask, bool mask_is_bool, const Numbers& mask_strides, int64_t sink_logits, int64_t out,
-                   int threads, const std::optional<std::string>& isa, int64_t packed_query,
-                   const Numbers& packed_query_strides, int64_t packed_bias, int64_t out_packed, int64_t packed_mass) {
+                   const Span& span, const Query& query, const Options& options, const std::optional<Mask>& mask, int64_t out,
+                   int threads, const std::optional<std::string>& isa) {
   Request r;
+  const int q_heads = std::get<3>(query);
   r.key = side(keys, exact_keys), r.value = side(values, exact_values);
-  r.rows = int(pads.size()), r.kv_heads = keys.format.heads, r.ratio = q_heads / keys.format.heads, r.queries = queries;
-  if (r.key.visible.size() != pads.size() || r.value.visible.size() != pads.size() || values.format.heads != r.kv_heads ||
+  std::tie(r.pads, r.start, r.stop) = span;
+  r.rows = int(r.pads.size()), r.kv_heads = keys.method.heads, r.ratio = q_heads / keys.method.heads, r.queries = std::get<4>(query);
+  if (r.key.visible.size() != r.pads.size() || r.value.visible.size() != r.pads.size() || values.method.heads != r.kv_heads ||
       q_heads % r.kv_heads)
     throw nb::value_error("rows or heads of keys, values and queries do not agree");
-  r.pads = pads, r.start = start, r.stop = stop;
-  r.query = pointer(query), r.query_type = Float(query_type);
-  copy(query_strides, r.query_strides);
-  r.packed_query = pointer(packed_query);
-  if (packed_query) copy(packed_query_strides, r.packed_query_strides);
-  r.packed_bias = reinterpret_cast<const float*>(packed_bias);
-  r.scaling = scaling, r.softcap = softcap, r.causal = causal;
-  r.mask = pointer(mask), r.mask_is_bool = mask_is_bool;
-  if (mask) copy(mask_strides, r.mask_strides);
-  r.sink_logits = reinterpret_cast<const float*>(sink_logits);
+  r.query = pointer(std::get<0>(query)), r.query_type = Float(std::get<1>(query));
+  copy(std::get<2>(query), r.query_strides);
+  r.scaling = std::get<0>(options), r.softcap = std::get<1>(options), r.causal = std::get<2>(options);
+  r.sink_logits = reinterpret_cast<const float*>(std::get<3>(options));
+  if (mask) {
+    r.mask = pointer(std::get<0>(*mask)), r.mask_is_bool = std::get<1>(*mask);
+    copy(std::get<2>(*mask), r.mask_strides);
+  }
   r.out = reinterpret_cast<uint8_t*>(out);
-  r.out_packed = reinterpret_cast<float*>(out_packed);
-  r.packed_mass = reinterpret_cast<float*>(packed_mass);
   r.threads = threads;
   const AttendFn run = attend_for(usable(isa));
   nb::gil_scoped_release released;
@@ -112,12 +121,11 @@ static void want_huge_pages(int64_t address, int64_t bytes) {
 }
 
 void bind_attend(nb::module_& m) {
-  nb::class_<Pages>(m, "Pages").def(nb::init<const Format&>(), "format"_a).def("set", &Pages::set, "rows"_a);
-  m.def("attend", &attend, "keys"_a, "exact_keys"_a, "values"_a, "exact_values"_a, "pads"_a, "start"_a, "stop"_a, "query"_a,
-        "query_type"_a, "query_strides"_a, "q_heads"_a, "queries"_a, "scaling"_a, "softcap"_a, "causal"_a, "mask"_a,
-        "mask_is_bool"_a, "mask_strides"_a, "sink_logits"_a, "out"_a, "threads"_a, "isa"_a = nb::none(),
-        "packed_query"_a = 0, "packed_query_strides"_a = Numbers(), "packed_bias"_a = 0, "out_packed"_a = 0,
-        "packed_mass"_a = 0);
+  nb::class_<Pages>(m, "Pages")
+      .def(nb::init<const Method&>(), "method"_a)
+      .def("set", &Pages::set, "rows"_a, "positions"_a = Numbers(), "states"_a = std::vector<Numbers>());
+  m.def("attend", &attend, "keys"_a, "exact_keys"_a, "values"_a, "exact_values"_a, "span"_a, "query"_a, "options"_a,
+        "mask"_a.none(), "out"_a, "threads"_a, "isa"_a = nb::none());
   m.def("want_huge_pages", &want_huge_pages, "address"_a, "bytes"_a);
   m.def("usable_isas", [] {
     std::vector<std::string> names;

@@ -22,7 +22,7 @@ static void require(bool holds, const char* what) {
 }
 
 // Every row has the pages of tokens [start, stop).
-static void check_pages(const Format& f, const Addresses& pages, int64_t start, int64_t stop) {
+static void check_pages(const Method& f, const Addresses& pages, int64_t start, int64_t stop) {
   require(0 <= start && start <= stop, "tokens before the first, or a stop before the start");
   for (const auto& row : pages)
     for (int64_t page = start / f.page_tokens; page * f.page_tokens < stop && start < stop; ++page)
@@ -50,16 +50,19 @@ static Fn usable(Fn (*build)(const char*), const std::optional<std::string>& isa
   return fn;
 }
 
-static void encode(const Format& f, const Addresses& pages, int64_t start, uintptr_t x, int type,
+static void encode(const Method& method, const Addresses& pages, int64_t start, uintptr_t x, int type,
                    std::tuple<int64_t, int64_t, int64_t, int64_t> shape, Three strides, int threads,
                    const std::optional<std::string>& isa) {
   EncodeFn run = usable(encode_for, isa);
+  const Format& f = method.parts[0];
+  require(method.parts.size() == 1 && f.head_dim == method.head_dim && !f.derived && method.sparse.empty() && method.low_rank.empty(),
+          "only codes of one term with a scale of their own are encoded here");
   auto [n, heads, tokens, head_dim] = shape;
   require(n == int64_t(pages.size()) && heads == f.heads && head_dim == f.head_dim, "another shape than the pages'");
   require(0 <= type && type <= 2, "dtypes are 0 (float32), 1 (float16) and 2 (bfloat16)");
   require(tokens >= 0 && start % f.share_tokens == 0 && tokens % f.share_tokens == 0, "groups of tokens are cut");
   require(f.code != Code::table, "codes of a table are not encoded here");
-  check_pages(f, pages, start, start + tokens);
+  check_pages(method, pages, start, start + tokens);
   Tables tables(pages);
   EncodeRequest r;
   r.format = &f, r.pages = tables.rows.data(), r.rows = int(n), r.start = start, r.tokens = tokens;
@@ -69,13 +72,15 @@ static void encode(const Format& f, const Addresses& pages, int64_t start, uintp
   run(r);
 }
 
-static void decode(const Format& f, const Addresses& pages, int64_t start, int64_t stop, uintptr_t out, Three strides,
-                   int threads, const std::optional<std::string>& isa) {
+static void decode(const Method& method, const Addresses& pages, int64_t start, int64_t stop, uintptr_t out, Three strides,
+                   int threads, const std::optional<std::string>& isa, const std::vector<int64_t>& positions,
+                   const std::vector<std::vector<int64_t>>& states) {
   DecodeFn run = usable(decode_for, isa);
-  check_pages(f, pages, start, stop);
+  check_pages(method, pages, start, stop);
+  const Known known = known_of(method, pages.size(), positions, states, std::vector<int64_t>(pages.size(), stop));
   Tables tables(pages);
   DecodeRequest r;
-  r.format = &f, r.pages = tables.rows.data(), r.rows = int(pages.size()), r.start = start, r.stop = stop;
+  r.method = &method, r.known = &known, r.pages = tables.rows.data(), r.rows = int(pages.size()), r.start = start, r.stop = stop;
   r.out = reinterpret_cast<float*>(out), r.threads = threads;
   std::tie(r.strides[0], r.strides[1], r.strides[2]) = strides;
   nb::gil_scoped_release release;
@@ -83,11 +88,12 @@ static void decode(const Format& f, const Addresses& pages, int64_t start, int64
 }
 
 void bind_encode(nb::module_& m) {
-  m.def("encode", encode, "format"_a, "pages"_a, "start"_a, "x_ptr"_a, "x_dtype"_a, "shape"_a, "strides"_a,
+  m.def("encode", encode, "method"_a, "pages"_a, "start"_a, "x_ptr"_a, "x_dtype"_a, "shape"_a, "strides"_a,
         "threads"_a = 1, "isa"_a = nb::none(),
         "Add x [n, H, T, D] to the pages (addresses of records, per row) from token `start` on.");
-  m.def("decode", decode, "format"_a, "pages"_a, "start"_a, "stop"_a, "out_ptr"_a, "strides"_a, "threads"_a = 1,
-        "isa"_a = nb::none(), "Tokens [start, stop) of each row's pages to float32 [n, H, stop - start, D].");
+  m.def("decode", decode, "method"_a, "pages"_a, "start"_a, "stop"_a, "out_ptr"_a, "strides"_a, "threads"_a = 1,
+        "isa"_a = nb::none(), "positions"_a = std::vector<int64_t>(), "states"_a = std::vector<std::vector<int64_t>>(),
+        "Tokens [start, stop) of each row's pages to float32 [n, H, stop - start, D].");
 }
 
 }  // namespace quantkv

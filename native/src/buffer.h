@@ -24,12 +24,15 @@ class Buffer {
     p_ = static_cast<T*>(std::aligned_alloc(64, bytes));
     if (!p_) throw std::bad_alloc();
     std::memset(static_cast<void*>(p_), 0, bytes);
+    size_ = n;
   }
+  int64_t size() const { return size_; }
   T* data() const { return p_; }
   T& operator[](int64_t i) const { return p_[i]; }
 
  private:
   T* p_ = nullptr;
+  int64_t size_ = 0;
 };
 
 }  // namespace QUANTKV_ISA

@@ -39,7 +39,7 @@ class Codes {
         tables_[i][part][index % 16] = f.code == Code::table && f.bits <= 4 ? f.table[size_t(code)] : float(code);
       }
       // loaders read a little more than the codes: there must be something
-      followed_ = followed_ && (bits >= 8 || (f.has_scale && f.scale_at > f.planes[i].offset));
+      followed_ = followed_ && (bits >= 8 || f.followed || (f.has_scale && f.scale_at > f.planes[i].offset));
       shift += bits;
       const int rows = f.lanes_are_tokens ? f.head_dim : f.page_tokens;
       four_[i] = panel_bytes({rows, 4, 0}, f.planes[i].bits);

@@ -3,8 +3,8 @@
 
 #include "buffer.h"
 #include "element.h"
-#include "encode.h"
 #include "ranges.h"
+#include "scales.h"
 #include "tiling.h"
 
 namespace quantkv {
@@ -12,9 +12,9 @@ namespace QUANTKV_ISA {
 
 class Decoder {
  public:
-  explicit Decoder(const DecodeRequest& r)
-      : r_(r), f_(*r.format), width_(int(rounded_up(f_.head_dim, LANES))), codes_(TILE * width_ * 4),
-        turned_(TILE * width_) {
+  explicit Decoder(const Format& f)
+      : f_(f), width_(int(rounded_up(f_.head_dim, LANES))), codes_(TILE * width_ * 4), turned_(TILE * width_),
+        derived_(f) {
     int64_t groups = int64_t(TILE / f_.share_tokens + 2) * groups_of(f_);  // a tile may begin and end within an entry
     numbers_.resize(2 * width_ + 256 + 2 * groups);
     scales_ = numbers_.data(), zeros_ = scales_ + width_, meanings_ = zeros_ + width_;
@@ -23,11 +23,11 @@ class Decoder {
     if (f_.code != Code::raw) list_meanings();
   }
 
-  // Tokens [low, high) of a page, all in one tile.
-  void run(int row, int head, const uint8_t* record, int64_t first, int low, int high) {
+  // Tokens [low, high) of a page, all in one tile, to rows of floats `stride` apart.
+  void run(int head, const uint8_t* record, int low, int high, float* out, int64_t stride) {
     int token = low / TILE * TILE;
     Span s{head, token, low - token, high - token};
-    float* out = r_.out + row * r_.strides[0] + head * r_.strides[1] + (first + low - r_.start) * r_.strides[2];
+    stride_ = stride;
     if (f_.code == Code::raw) {
       f_.value == Float::f32 ? raw<Stored32>(record, s, out) : raw<Stored16>(record, s, out);
     } else {
@@ -55,15 +55,16 @@ class Decoder {
   void raw(const uint8_t* record, const Span& s, float* out) {
     T* elements = reinterpret_cast<T*>(codes_.data());
     get_elements(f_, f_.planes[0], record, s, elements, width_);
-    for (int t = s.low; t < s.high; ++t, out += r_.strides[2])
+    for (int t = s.low; t < s.high; ++t, out += stride_)
       to_floats(f_.value, reinterpret_cast<const uint8_t*>(elements + t * width_), f_.head_dim, out);
   }
 
   void numbers(const uint8_t* record, const Span& s, float* out) {
     int first = (s.token + s.low) / f_.share_tokens, last = (s.token + s.high - 1) / f_.share_tokens, entry = -1;
-    if (f_.has_scale) read_metadata(record + f_.scale_at, f_.unit, s.head, first, last, scale_);
-    if (f_.has_zero) read_metadata(record + f_.zero_at, 1.0f, s.head, first, last, zero_);
-    for (int t = s.low; t < s.high; ++t, out += r_.strides[2]) {
+    if (f_.derived) derived_.read(record, s.head, first, last - first + 1, scale_, zero_);
+    else if (f_.has_scale) read_metadata(record + f_.scale_at, f_.unit, s.head, first, last, scale_);
+    if (f_.has_zero && !f_.derived) read_metadata(record + f_.zero_at, 1.0f, s.head, first, last, zero_);
+    for (int t = s.low; t < s.high; ++t, out += stride_) {
       int e = (s.token + t) / f_.share_tokens - first;
       if (f_.has_scale && e != entry) {
         spread(f_, scale_ + e * groups_of(f_), scales_);
@@ -94,13 +95,14 @@ class Decoder {
       for (int c = 0; c < f_.head_dim; ++c) out[c] = meanings_[codes[c]] * scale[c];
   }
 
-  const DecodeRequest& r_;
   const Format& f_;
   int width_;
+  int64_t stride_ = 0;
   Buffer<uint8_t> codes_, turned_;
   Buffer<float> numbers_;
   float *scales_, *zeros_, *meanings_;  // of each channel, and of each code
   float *scale_, *zero_;                 // of each group of a tile
+  Scales derived_;
 };
 
 }  // namespace QUANTKV_ISA

@@ -1,6 +1,6 @@
 #include "encode.h"
 
-#include "decoder.h"
+#include "rows.h"
 #include "encoder.h"
 #include "threads.h"
 
@@ -58,14 +58,23 @@ void encode_request(const EncodeRequest& r) {
 }
 
 void decode_request(const DecodeRequest& r) {
-  const Format& f = *r.format;
-  Pieces pieces{r.rows, f.heads, r.start, r.stop, TILE, f.page_tokens};
-  int64_t elements = r.rows * (r.stop - r.start) * f.heads * f.head_dim, count = pieces.count();
+  const Method& m = *r.method;
+  Pieces pieces{r.rows, m.heads, r.start, r.stop, TILE, m.page_tokens};
+  int64_t elements = r.rows * (r.stop - r.start) * m.heads * m.head_dim, count = pieces.count();
+  const bool plain = m.parts.size() == 1 && m.parts[0].head_dim == m.head_dim && m.sparse.empty() &&
+                     m.low_rank.empty() && m.steps.empty();
   parallel(useful_threads(r.threads, pieces, elements), [&](int i, int n) {
-    Decoder decoder(r);
+    Decoder decoder(m.parts[0]);
+    std::unique_ptr<MethodRows> rows(plain ? nullptr : new MethodRows(m, 0));
     pieces.each(count * i / n, count * (i + 1) / n,
                 [&](int row, int head, int64_t page, int64_t first, int low, int high) {
-                  decoder.run(row, head, r.pages[row][page], first, low, high);
+                  float* out = r.out + row * r.strides[0] + head * r.strides[1] + (first + low - r.start) * r.strides[2];
+                  const uint8_t* record = r.pages[row][page];
+                  if (plain) return decoder.run(head, record, low, high, out, r.strides[2]);
+                  const int64_t position = r.known->positions.empty() ? 0 : r.known->positions[size_t(row)] + first + low;
+                  const float* from = rows->read(Place{r.known, row, head, record, low, position}, high - low);
+                  for (int t = 0; t < high - low; ++t)
+                    std::memcpy(out + t * r.strides[2], from + t * rows->width(), size_t(m.head_dim) * sizeof(float));
                 });
   });
 }

@@ -21,7 +21,8 @@ struct EncodeRequest {
 
 // Tokens [start, stop) of every row to float32 [rows, heads, stop - start, head_dim].
 struct DecodeRequest {
-  const Format* format = nullptr;
+  const Method* method = nullptr;
+  const Known* known = nullptr;
   const uint8_t* const* const* pages = nullptr;
   int rows = 0;
   int64_t start = 0, stop = 0;

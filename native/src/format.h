@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
+
+#include "angles.h"
 
 namespace quantkv {
 
@@ -22,6 +25,20 @@ struct Plane {
   int64_t head_bytes = 0;
 };
 
+// How a stored number reads: `code` is an unsigned number of some bits, plane after plane in whole bytes a head.
+enum class Meta : int { f32, f16, bf16, e4m3, e5m2, e8m0, code };
+
+// A number that `share_tokens` x `share_channels` elements (of all heads, where `all_heads`) share.
+struct Factor {
+  Meta type = Meta::f16;
+  int bits = 8;    // of a code
+  int64_t at = 0;  // bytes from the start of the record
+  int share_tokens = 1, share_channels = 1;
+  bool all_heads = false;
+  float unit = 1.0f;
+};
+
+// One term's elements: channels [first, first + head_dim) of a head.
 // x = scale * table[code] + zero, where `share_tokens` x `share_channels` elements (of all heads, where
 // `all_heads`) share one scale and one zero. Symmetric codes have no zero and are centred on `centre`.
 struct Format {
@@ -40,8 +57,70 @@ struct Format {
   bool all_heads = false;
   bool outward = true;          // zero rounded down and scale up when encoding
   std::vector<float> table;     // code == table: 2^bits numbers
-
+  int first = 0;
+  bool followed = false;  // bytes of the same record lie behind every plane
+  // Where `derived`, the scale is the product of `factors` and the zero is `own_zero`; what is said of scales above is
+  // then how finely they differ.
+  bool derived = false;
+  std::vector<Factor> factors;
+  Factor own_zero;
 };
+
+// For each token and head `slots` values, each added at the channel that its index names.
+struct Sparse {
+  int slots = 0;
+  int64_t index_at = 0, value_at = 0;  // [heads, tokens, slots], indices of a byte
+  Float type = Float::f16;
+};
+
+// left [heads, tokens, rank] times right [heads, page_tokens / tokens, rank, head_dim].
+struct LowRank {
+  int rank = 0, tokens = 1;
+  int64_t left_at = 0, right_at = 0;
+  Float left = Float::f16, right = Float::f16;
+};
+
+// A reversible step, applied before a codec encodes and undone after it decodes.
+enum class Do : int { hadamard, matrix, shift, stretch, token_scale, turn };
+struct Step {
+  Do what = Do::hadamard;
+  int block = 1;                          // of a hadamard
+  std::shared_ptr<const std::vector<float>> matrix;  // [heads, head_dim, head_dim]
+  int state = 0;                          // of a shift or stretch: which of the rows' states
+  Factor scale;                           // of a token
+  std::shared_ptr<Angles> angles;
+};
+
+// A method at its place: x = the sum of the terms, then the steps undone from the last to the first.
+struct Method {
+  bool lanes_are_tokens = true;
+  int heads = 0, head_dim = 0, page_tokens = 0;
+  std::vector<Format> parts;
+  std::vector<Sparse> sparse;
+  std::vector<LowRank> low_rank;
+  std::vector<Step> steps;
+  int states = 0;  // that steps name
+};
+
+// What is known of each row beside its pages.
+struct Known {
+  std::vector<int64_t> positions;                 // of the first token of its first page
+  std::vector<std::vector<const float*>> states;  // by state and row: [heads, head_dim]
+  std::vector<std::shared_ptr<const std::vector<float>>> far;  // by step: angles of multiples of 64
+};
+
+// Steps before the first turn can go into queries and outputs; from it on every tile is undone.
+static inline int folded_steps(const Method& m) {
+  int n = 0;
+  while (n < int(m.steps.size()) && m.steps[size_t(n)].what != Do::turn) ++n;
+  return n;
+}
+static inline int shifts_of(const Method& m) {
+  int n = 0;
+  for (int i = 0; i < folded_steps(m); ++i) n += m.steps[size_t(i)].what == Do::shift;
+  return n;
+}
+static inline int64_t padded_dim(const Method& m) { return (m.head_dim + LANES - 1) / LANES * LANES; }
 
 // The functions here are static because this header is compiled for several instruction sets, and the linker would
 // keep one copy of a shared one: perhaps one that the machine at hand cannot run.

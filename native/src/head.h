@@ -11,13 +11,15 @@ class HeadReader {
  public:
   explicit HeadReader(const Request& r)
       : r_(r), keys_(r), values_(r), queries_(r.ratio * r.queries), run_(queries_ <= 16 ? 1024 : 256),
-        width_(vectors_of(*r.value.format) * LANES) {
+        width_(padded_dim(*r.value.method)), shifts_(shifts_of(*r.value.method)),
+        apart_(folded_steps(*r.value.method) > 0) {
     scores_.resize(queries_ * (run_ + LANES));
   }
 
-  // Positions [low, high) of one head. `top`, `total` and `mass` hold one number for each query row, the sums
-  // `width` numbers each; `sums` and `packed_sums` start as zeros.
-  void run(int row, int head, int64_t low, int64_t high, float* top, float* total, float* mass, float* sums, float* packed_sums) {
+  // Positions [low, high) of one head. `top` and `total` hold one number for each query row, `masses` one for each
+  // shift of the values and row, the sums `width` numbers each; `masses` and sums start as zeros. `packed_sums` are
+  // `sums` where the values have no step to be undone.
+  void run(int row, int head, int64_t low, int64_t high, float* top, float* total, float* masses, float* sums, float* packed_sums) {
     row_ = row;
     head_ = head;
     keys_.begin(row, head);
@@ -29,11 +31,10 @@ class HeadReader {
       for (int64_t m = 0; m < queries_; ++m) {
         float shrink = weigh(m, at, next, top[m], total[m]);
         scale(sums + m * width_, shrink);
-        if (r_.out_packed) scale(packed_sums + m * width_, shrink);
-        mass[m] *= shrink;
+        if (apart_) scale(packed_sums + m * width_, shrink);
+        for (int i = 0; i < shifts_; ++i) masses[i * queries_ + m] *= shrink;
       }
-      values_.add(at, next, scores_.data(), stride(), sums, r_.out_packed ? packed_sums : nullptr,
-                  r_.packed_mass ? mass : nullptr);
+      values_.add(at, next, scores_.data(), stride(), sums, apart_ ? packed_sums : sums, masses);
     }
   }
 
@@ -107,6 +108,8 @@ QUANTKV_UNROLL(4)
   Keys keys_;
   Values values_;
   const int64_t queries_, run_, width_;
+  const int shifts_;
+  const bool apart_;
   int row_ = 0, head_ = 0;
   Buffer<float> scores_;
 };

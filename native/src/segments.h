@@ -13,9 +13,9 @@ QUANTKV_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 // visit.exact(pointer, bytes from token to token, low, high) for positions [low, high) of one head, in order.
 template <class Visit>
 static inline void for_segments(const Side& s, int row, int head, int64_t pad, int64_t low, int64_t high, Visit& visit) {
-  const int64_t dim = s.format->head_dim, bytes = float_bytes(s.exact), line = dim * bytes;
+  const int64_t dim = s.method->head_dim, bytes = float_bytes(s.exact), line = dim * bytes;
   const int64_t first = pad + s.num_sinks, packed_end = first + s.visible[size_t(row)];
-  const int64_t index = int64_t(row) * s.format->heads + head;
+  const int64_t index = int64_t(row) * s.method->heads + head;
   int64_t at = low;
   if (at < least(pad, high)) {
     visit.nothing(at, least(pad, high));

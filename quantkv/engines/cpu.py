@@ -11,10 +11,11 @@ from torch import Tensor
 
 from quantkv.codecs import Stored
 from quantkv.codecs.rounding import count_saturated
+from quantkv.codecs.steps import Turn
 from quantkv.engines import native
 from quantkv.engines.inputs import AttentionOptions, Readable
 from quantkv.engines.native import FLOATS
-from quantkv.engines.program import page_format, refusal
+from quantkv.engines.program import page_format, refusal, state_names
 from quantkv.engines.reference import Reference
 from quantkv.errors import QuantKVError
 from quantkv.store import PageLayout, View
@@ -25,7 +26,6 @@ MOST_QUERIES = 16
 HUGE_SLAB = 1 << 22
 """Slabs of so many bytes ask the system for large memory pages: a head's pieces lie far apart, and looking up
 where took a fifth of the time."""
-_NO_STRIDES: list[int] = []
 
 
 class Opened:
@@ -35,6 +35,8 @@ class Opened:
         self.format = page_format(stored, layout)
         floats = [f.dtype for f in layout.fields if f.dtype.is_floating_point]
         self.largest = min((torch.finfo(dtype).max for dtype in floats), default=math.inf)
+        self.states = state_names(stored)
+        self.positioned = any(isinstance(step, Turn) for step in stored.steps)
         self.lossless = stored.place.dtype == layout.fields[0].dtype
         self._pages = native.kernels().Pages(self.format)
         self._told = -1
@@ -42,9 +44,20 @@ class Opened:
     def pages(self, store: PageStore) -> Any:
         """The tables as kernels read them."""
         if self._told != store.generation:
-            self._pages.set([store.page_pointers(row) for row in range(len(store.tables))])
+            rows = range(len(store.tables))
+            tables = [store.page_pointers(row) for row in rows]
+            self._pages.set(tables, self.positions(store, rows, 0), self.addresses(store, rows))
             self._told = store.generation
         return self._pages
+
+    def positions(self, store: PageStore, rows: Sequence[int], start: int) -> list[int]:
+        """Of token `start` of rows; none where no step asks."""
+        return [store.row_state.first[row] + start for row in rows] if self.positioned else []
+
+    def addresses(self, store: PageStore, rows: Sequence[int]) -> list[list[int]]:
+        """Where the states of rows lie, state by state."""
+        states = [store.row_state.numbers[name] for name in self.states]
+        return [[state[row].data_ptr() for row in rows] for state in states]
 
 
 class Cpu(Reference):
@@ -107,7 +120,8 @@ class Cpu(Reference):
         low, high = start - first * page, stop - first * page
         native.kernels().decode(
             pages.opened.format, records, low, high, out.data_ptr(), out.stride()[:3],
-            torch.get_num_threads(), native.isa(),
+            torch.get_num_threads(), native.isa(), pages.opened.positions(pages, rows, first * page),
+            pages.opened.addresses(pages, rows),
         )  # fmt: skip
         return out
 
@@ -128,15 +142,16 @@ def _attend(query: Tensor, key: View, value: View, options: AttentionOptions) ->
     value.check()
     _check(query, key)
     query = query if query.stride(-1) == 1 else query.contiguous()
-    mask, is_bool, mask_strides = _mask(options.mask, query, key.stop - key.start)
+    mask, mask_strides = _mask(options.mask, query, key.stop - key.start)
     sinks = None if options.sink_logits is None else options.sink_logits.float().contiguous()
     out = torch.empty(query.shape[0], queries, q_heads, value.shape[-1], dtype=query.dtype)
     native.kernels().attend(
         key.pages.opened.pages(key.pages), _exact(key), value.pages.opened.pages(value.pages), _exact(value),
-        key.pads, key.start, key.stop, query.data_ptr(), FLOATS[query.dtype], query.stride()[:3],
-        q_heads, queries, options.scale(head_dim), options.softcap or 0.0, options.causal,
-        0 if mask is None else mask.data_ptr(), is_bool, mask_strides,
-        0 if sinks is None else sinks.data_ptr(), out.data_ptr(), torch.get_num_threads(), native.isa(),
+        (key.pads, key.start, key.stop),
+        (query.data_ptr(), FLOATS[query.dtype], query.stride()[:3], q_heads, queries),
+        (options.scale(head_dim), options.softcap or 0.0, options.causal, 0 if sinks is None else sinks.data_ptr()),
+        None if mask is None else (mask.data_ptr(), mask.dtype == torch.bool, mask_strides),
+        out.data_ptr(), torch.get_num_threads(), native.isa(),
     )  # fmt: skip
     return out.transpose(1, 2)
 
@@ -165,10 +180,10 @@ def _exact(view: View) -> tuple[list[int], int, int, int, int, int, int, int, tu
     )  # fmt: skip
 
 
-def _mask(mask: Tensor | None, query: Tensor, stop: int) -> tuple[Tensor | None, bool, list[int]]:
-    """The mask as bool or float32, whether it is bool, and its strides over `[B, Hq, Q, T]`."""
+def _mask(mask: Tensor | None, query: Tensor, stop: int) -> tuple[Tensor | None, list[int]]:
+    """The mask as bool or float32, and its strides over `[B, Hq, Q, T]`."""
     if mask is None:
-        return None, True, _NO_STRIDES
+        return None, []
     if mask.dtype != torch.bool:
         mask = mask.float()
     strides = [0 if size == 1 else stride for size, stride in zip(mask.shape[:3], mask.stride()[:3])]
@@ -177,4 +192,4 @@ def _mask(mask: Tensor | None, query: Tensor, stop: int) -> tuple[Tensor | None,
         raise QuantKVError(
             f"a mask of {list(mask.shape)} does not cover {list(query.shape[:3])} queries and {stop} keys"
         )
-    return mask, mask.dtype == torch.bool, [*strides, mask.stride(3)]
+    return mask, [*strides, mask.stride(3)]

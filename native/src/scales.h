@@ -1,0 +1,94 @@
+// Numbers that blocks of elements share, of any dtype, alone or multiplied.
+#pragma once
+
+#include "buffer.h"
+#include "codes.h"
+
+namespace quantkv {
+namespace QUANTKV_ISA {
+
+// Code number `i` of a head's codes, `count` of them, plane after plane in whole bytes.
+static inline int plain_code(const uint8_t* p, int bits, int64_t count, int64_t i) {
+  const int low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits, high = bits - low;
+  const int code = p[i * low / 8] >> (i * low % 8) & ((1 << low) - 1);
+  if (!high) return code;
+  const uint8_t* q = p + (count * low + 7) / 8;
+  return code | (q[i * high / 8] >> (i * high % 8) & ((1 << high) - 1)) << low;
+}
+
+static inline int64_t plain_bytes(int bits, int64_t count) {
+  const int low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits;
+  return (count * low + 7) / 8 + (count * (bits - low) + 7) / 8;
+}
+
+static inline float number_of_byte(Meta type, const uint8_t* p) {
+  uint8_t all[LANES] = {*p};
+  float out[LANES];
+  if (type == Meta::e8m0) return *p == 255 ? NAN : float(std::ldexp(1.0, int(*p) - 127));
+  store(out, type == Meta::e4m3 ? e4m3(all) : e5m2(all));
+  return out[0];
+}
+
+// Numbers [at, at + n) of a head, which has `count` of them.
+static inline void factor_floats(const Factor& x, const uint8_t* record, int head, int64_t count, int64_t at, int64_t n, float* out) {
+  const int64_t first = x.all_heads ? 0 : head * count;
+  const uint8_t* p = record + x.at;
+  if (x.type <= Meta::bf16) {
+    const Float type = Float(int(x.type));
+    to_floats(type, p + (first + at) * float_bytes(type), n, out);
+  } else if (x.type == Meta::code) {
+    p += x.all_heads ? 0 : head * plain_bytes(x.bits, count);
+    for (int64_t i = 0; i < n; ++i) out[i] = float(plain_code(p, x.bits, count, at + i));
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = number_of_byte(x.type, p + first + at + i);
+  }
+  for (int64_t i = 0; x.unit != 1.0f && i < n; ++i) out[i] *= x.unit;
+}
+
+// The scales and zeros of one term's elements.
+class Scales {
+ public:
+  explicit Scales(const Format& f) : f_(f) {
+    if (f.derived) room_.resize(int64_t(f.page_tokens) * f.head_dim);
+  }
+
+  // Of `n` entries of a head from `entry` on, groups_of for each.
+  void read(const uint8_t* record, int head, int64_t entry, int64_t n, float* scale, float* zero) const {
+    const int64_t groups = groups_of(f_);
+    if (!f_.derived) return scales_of(f_, record, meta_index(f_, head, entry), n * groups, scale, zero);
+    for (int64_t i = 0; i < n * groups; ++i) scale[i] = 1.0f;
+    for (const Factor& x : f_.factors) spread(x, record, head, entry, n, scale, true);
+    for (int64_t i = 0; i < n * groups; ++i) zero[i] = 0.0f;
+    if (f_.has_zero) spread(f_.own_zero, record, head, entry, n, zero, false);
+    for (int64_t i = 0; i < n * groups; ++i) zero[i] -= f_.centre * scale[i];
+  }
+
+  // Of the channels of one entry; `room` has twice the rounded head_dim.
+  ChannelScales of_channels(const Codes& codes, const uint8_t* record, int head, int64_t entry, float* room) const {
+    if (!f_.derived) return codes.channel_scales(record, head, entry, room);
+    float* zero = room + rounded_up(f_.head_dim, LANES);
+    read(record, head, entry, 1, room, zero);
+    return {Float::f32, reinterpret_cast<const uint8_t*>(room), reinterpret_cast<const uint8_t*>(zero), 1.0f, 0.0f};
+  }
+
+ private:
+  // Multiply a factor into `out`, or put it there.
+  void spread(const Factor& x, const uint8_t* record, int head, int64_t entry, int64_t n, float* out, bool multiply) const {
+    const int64_t groups = groups_of(f_), width = f_.head_dim / x.share_channels, many = f_.page_tokens / x.share_tokens;
+    const int64_t first = entry * f_.share_tokens / x.share_tokens, last = ((entry + n) * f_.share_tokens - 1) / x.share_tokens;
+    factor_floats(x, record, head, many * width, first * width, (last - first + 1) * width, room_.data());
+    for (int64_t e = 0; e < n; ++e) {
+      const float* from = &room_[((entry + e) * f_.share_tokens / x.share_tokens - first) * width];
+      for (int64_t g = 0; g < groups; ++g) {
+        const float number = from[g * f_.share_channels / x.share_channels];
+        out[e * groups + g] = multiply ? out[e * groups + g] * number : number;
+      }
+    }
+  }
+
+  const Format& f_;
+  Buffer<float> room_;
+};
+
+}  // namespace QUANTKV_ISA
+}  // namespace quantkv
