@@ -1,4 +1,4 @@
-"""Methods made for tests of engines: codecs of any terms, whose numbers are random, behind any chain of maps."""
+"""Methods made for tests of engines: codecs of any terms with random numbers, behind any chain of maps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Made(Codec):
 
     def encode(self, x: Tensor, tokens: Tokens) -> dict[str, Tensor]:
         place, (n, _, length, dim) = tokens.place, x.shape
-        return {f.name: _random(f, (n, f.heads, length // f.tokens, f.width), dim) for f in self.fields(place)}
+        return {
+            f.name: _random(f, (n, f.heads, length // f.tokens, f.width), dim) for f in self.fields(place)
+        }
 
 
 def _random(field: Field, shape: tuple[int, ...], dim: int) -> Tensor:
@@ -84,7 +86,10 @@ def table(heads: int, dim: int) -> Declared:
 def product(heads: int, dim: int) -> Declared:
     """Two scales multiplied, the one finer along channels, the other of all heads, with a zero of its own."""
     whole, fields = Sharing(32, all_heads=True), [codes("codes", heads, dim, 4)]
-    fields += [shared("fine", torch.float8_e4m3fn, heads, dim, GROUPS), shared("whole", FLOAT32, heads, dim, whole)]
+    fields += [
+        shared("fine", torch.float8_e4m3fn, heads, dim, GROUPS),
+        shared("whole", FLOAT32, heads, dim, whole),
+    ]
     fields += [shared("zero", torch.bfloat16, heads, dim, CHUNK)]
     scales = (Scale("fine", GROUPS), Scale("whole", whole, 0.5))
     return fields, [Codes("codes", Affine(8.0), scales, Scale("zero", CHUNK))]
@@ -145,7 +150,9 @@ CHAINS: dict[str, Sequence[Map]] = {
 }  # fmt: skip
 
 
-def made(declared: str, chain: str, which: Which, heads: int, dim: int, *, pairs: int, interleaved: bool) -> Stored:
+def made(
+    declared: str, chain: str, which: Which, heads: int, dim: int, *, pairs: int, interleaved: bool
+) -> Stored:
     """A method at a place whose keys are turned, with an orthogonal matrix for each head."""
     frequencies = tuple(10000 ** (-i / pairs) for i in range(pairs))
     matrix = torch.linalg.qr(torch.randn(heads, dim, dim, dtype=torch.float64))[0].float()

@@ -1,5 +1,5 @@
-"""Every kind of term and step in the native engine, beside what `Stored.decode` gives in float64 and attention
-computed by hand."""
+"""Every kind of term and step in the native engine, beside what `Stored.decode` gives in float64 and
+attention computed by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def isa(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return request.param
 
 
-def store_of(declared: str, chain: str, which: Any, dim: int, pads: list[int], length: int, seed: int) -> TensorStore:
+def store_of(
+    declared: str, chain: str, which: Any, dim: int, pads: list[int], length: int, seed: int
+) -> TensorStore:
     torch.manual_seed(seed)
     pairs = dim // 2 if seed % 3 else dim // 4
     stored = made(declared, chain, which, HEADS, dim, pairs=pairs, interleaved=seed % 2 == 0)
@@ -73,7 +75,10 @@ def test_attention_over_what_is_declared(isa: str, declared: str, chain: str) ->
 def agree(which: str, method: tuple[str, str], dim: int, seed: int) -> None:
     pads, length = [[0], [0, 3], [5, 0, 2]][seed % 3], 150 + 37 * (seed % 8)
     plain = ("affine", "")
-    key, value = (store_of(*(method if name == which else plain), name, dim, pads, length, seed) for name in ("key", "value"))
+    key, value = (
+        store_of(*(method if name == which else plain), name, dim, pads, length, seed)
+        for name in ("key", "value")
+    )
     queries, ratio = (1, 1, 2, 16, 5)[seed % 5], (1, 3, 4)[seed % 3]
     query = torch.randn(len(pads), HEADS * ratio, queries, dim)
     keys, values = decoded(key), decoded(value)

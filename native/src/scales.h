@@ -21,12 +21,23 @@ static inline int64_t plain_bytes(int bits, int64_t count) {
   return (count * low + 7) / 8 + (count * (bits - low) + 7) / 8;
 }
 
-static inline float number_of_byte(Meta type, const uint8_t* p) {
-  uint8_t all[LANES] = {*p};
-  float out[LANES];
-  if (type == Meta::e8m0) return *p == 255 ? NAN : float(std::ldexp(1.0, int(*p) - 127));
-  store(out, type == Meta::e4m3 ? e4m3(all) : e5m2(all));
-  return out[0];
+// n floats of a byte each, without reading past them.
+static inline void floats_of_bytes(Meta type, const uint8_t* p, int64_t n, float* out) {
+  if (type == Meta::e8m0) {
+    for (int64_t i = 0; i < n; ++i) {  // 2^(byte - 127): the byte is a float32's exponent, but for the ends
+      const uint32_t bits = p[i] == 255 ? 0x7fc00000u : p[i] ? uint32_t(p[i]) << 23 : 0x00400000u;
+      std::memcpy(out + i, &bits, 4);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; i += LANES) {
+    uint8_t padded[LANES] = {};
+    float x[LANES];
+    const int64_t count = n - i < LANES ? n - i : LANES;
+    std::memcpy(padded, p + i, size_t(count));
+    store(x, type == Meta::e4m3 ? e4m3(padded) : e5m2(padded));
+    std::memcpy(out + i, x, size_t(count) * sizeof(float));
+  }
 }
 
 // Numbers [at, at + n) of a head, which has `count` of them.
@@ -40,7 +51,7 @@ static inline void factor_floats(const Factor& x, const uint8_t* record, int hea
     p += x.all_heads ? 0 : head * plain_bytes(x.bits, count);
     for (int64_t i = 0; i < n; ++i) out[i] = float(plain_code(p, x.bits, count, at + i));
   } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = number_of_byte(x.type, p + first + at + i);
+    floats_of_bytes(x.type, p + first + at, n, out);
   }
   for (int64_t i = 0; x.unit != 1.0f && i < n; ++i) out[i] *= x.unit;
 }
@@ -77,12 +88,15 @@ class Scales {
     const int64_t groups = groups_of(f_), width = f_.head_dim / x.share_channels, many = f_.page_tokens / x.share_tokens;
     const int64_t first = entry * f_.share_tokens / x.share_tokens, last = ((entry + n) * f_.share_tokens - 1) / x.share_tokens;
     factor_floats(x, record, head, many * width, first * width, (last - first + 1) * width, room_.data());
+    if (x.share_tokens == f_.share_tokens && width == groups) {
+      for (int64_t i = 0; i < n * groups; ++i) out[i] = multiply ? out[i] * room_[i] : room_[i];
+      return;
+    }
     for (int64_t e = 0; e < n; ++e) {
       const float* from = &room_[((entry + e) * f_.share_tokens / x.share_tokens - first) * width];
-      for (int64_t g = 0; g < groups; ++g) {
-        const float number = from[g * f_.share_channels / x.share_channels];
-        out[e * groups + g] = multiply ? out[e * groups + g] * number : number;
-      }
+      const int64_t times = groups / width;  // groups that share one of its numbers
+      for (int64_t i = 0; i < width; ++i)
+        for (int64_t g = i * times; g < (i + 1) * times; ++g) out[e * groups + g] = multiply ? out[e * groups + g] * from[i] : from[i];
     }
   }
 

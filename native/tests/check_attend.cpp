@@ -12,6 +12,8 @@ struct Shape {
 struct Tensor {
   Format f;
   int64_t bytes;
+  Method method;
+  Known known;
   std::vector<std::vector<const uint8_t*>> table;
   std::vector<float> sinks, ring;
   std::vector<double> all;
@@ -42,7 +44,8 @@ static void fill(Tensor& t, Rows& rows, const Shape& s, std::mt19937& random) {
     }
   }
   for (auto& row : rows.tables) t.table.emplace_back(row.begin(), row.end());
-  t.side.format = &t.f, t.side.pages = &t.table, t.side.visible.assign(size_t(s.rows), s.packed);
+  t.method = method_of({t.f}, t.f.head_dim);
+  t.side.method = &t.method, t.side.known = &t.known, t.side.pages = &t.table, t.side.visible.assign(size_t(s.rows), s.packed);
   t.side.sinks = reinterpret_cast<const uint8_t*>(t.sinks.data()), t.side.num_sinks = s.sinks;
   t.side.ring = reinterpret_cast<const uint8_t*>(t.ring.data()), t.side.ring_size = ring;
 }
@@ -65,7 +68,7 @@ static void formula(const Tensor& keys, const Tensor& values, const float* q, in
 }
 
 static void check_pair(Format k, Format v, const Shape& s, std::mt19937& random) {
-  Tensor keys{k, lay_out(k), {}, {}, {}, {}, {}}, values{v, lay_out(v), {}, {}, {}, {}, {}};
+  Tensor keys{k, lay_out(k), {}, {}, {}, {}, {}, {}, {}}, values{v, lay_out(v), {}, {}, {}, {}, {}, {}, {}};
   keys.f = k, values.f = v;
   Rows key_rows(keys.f, s.rows, int(s.packed / k.page_tokens) + 1, keys.bytes, 0xff);
   Rows value_rows(values.f, s.rows, int(s.packed / v.page_tokens) + 1, values.bytes, 0xff);

@@ -60,6 +60,13 @@ static Format make(bool keys, int dim, Code code, int bits, int share_tokens, in
   return f;
 }
 
+static Method method_of(const std::vector<Format>& parts, int head_dim) {
+  Method m;
+  m.parts = parts, m.head_dim = head_dim, m.heads = parts[0].heads, m.page_tokens = parts[0].page_tokens;
+  m.lanes_are_tokens = parts[0].lanes_are_tokens;
+  return m;
+}
+
 struct Rows {
   const Format& f;
   std::vector<std::vector<std::vector<uint8_t>>> records;
@@ -87,7 +94,9 @@ struct Rows {
   std::vector<float> read(DecodeFn decode, int64_t from, int64_t to, int threads) const {
     std::vector<float> out(pages.size() * size_t(f.heads * (to - from) * f.head_dim));
     DecodeRequest r;
-    r.format = &f, r.pages = pages.data(), r.rows = int(pages.size()), r.start = from, r.stop = to;
+    const Method method = method_of({f}, f.head_dim);
+    const Known nothing;
+    r.method = &method, r.known = &nothing, r.pages = pages.data(), r.rows = int(pages.size()), r.start = from, r.stop = to;
     r.out = out.data(), r.threads = threads;
     r.strides[2] = f.head_dim, r.strides[1] = (to - from) * f.head_dim, r.strides[0] = f.heads * r.strides[1];
     decode(r);

@@ -144,12 +144,13 @@ def _attend(query: Tensor, key: View, value: View, options: AttentionOptions) ->
     query = query if query.stride(-1) == 1 else query.contiguous()
     mask, mask_strides = _mask(options.mask, query, key.stop - key.start)
     sinks = None if options.sink_logits is None else options.sink_logits.float().contiguous()
+    logits = 0 if sinks is None else sinks.data_ptr()
     out = torch.empty(query.shape[0], queries, q_heads, value.shape[-1], dtype=query.dtype)
     native.kernels().attend(
         key.pages.opened.pages(key.pages), _exact(key), value.pages.opened.pages(value.pages), _exact(value),
         (key.pads, key.start, key.stop),
         (query.data_ptr(), FLOATS[query.dtype], query.stride()[:3], q_heads, queries),
-        (options.scale(head_dim), options.softcap or 0.0, options.causal, 0 if sinks is None else sinks.data_ptr()),
+        (options.scale(head_dim), options.softcap or 0.0, options.causal, logits),
         None if mask is None else (mask.data_ptr(), mask.dtype == torch.bool, mask_strides),
         out.data_ptr(), torch.get_num_threads(), native.isa(),
     )  # fmt: skip

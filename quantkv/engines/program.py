@@ -8,7 +8,20 @@ from typing import Any
 
 import torch
 
-from quantkv.codecs import Affine, Codes, Field, Float8, LowRank, Plain, Rope, Scale, Sharing, Sparse, Stored, Table
+from quantkv.codecs import (
+    Affine,
+    Codes,
+    Field,
+    Float8,
+    LowRank,
+    Plain,
+    Rope,
+    Scale,
+    Sharing,
+    Sparse,
+    Stored,
+    Table,
+)
 from quantkv.codecs.steps import Hadamard, Matrix, Shift, Step, Stretch, TokenScale
 from quantkv.engines import native
 from quantkv.engines.native import FLOATS
@@ -50,7 +63,7 @@ def _plain_refusal(term: Sparse | LowRank, fields: dict[str, Field]) -> str | No
     for name in names:
         if fields[name].dtype not in FLOATS:
             return f"no native kernels for {name!r} of {fields[name].dtype}"
-    if isinstance(term, Sparse) and (fields[term.index].dtype, fields[term.index].bits or 8) != (torch.uint8, 8):
+    if isinstance(term, Sparse) and fields[term.index].bits not in (None, 8):
         return f"no native kernels for indices of {fields[term.index].bits} bits"
     return None
 
@@ -112,10 +125,16 @@ def _codes(stored: Stored, layout: PageLayout, term: Codes) -> Any:
         zero_at=layout.offsets[term.zero.field] if simple and term.zero else 0,
         share_tokens=sharing.tokens, share_channels=sharing.channels or elements.width,
         all_heads=sharing.all_heads,
-        followed=all(p.offset + layout.num_heads * p.head_bytes < layout.record_bytes for p in layout.planes[term.field]),
-        derived=not simple, factors=[] if simple else [_factor(s, layout, fields, elements.width) for s in term.scales],
+        followed=_followed(layout, term), derived=not simple,
+        factors=[] if simple else [_factor(s, layout, fields, elements.width) for s in term.scales],
         own_zero=_factor(term.zero, layout, fields, elements.width) if term.zero and not simple else None,
     )  # fmt: skip
+
+
+def _followed(layout: PageLayout, term: Codes) -> bool:
+    """Whether loaders may read a few bytes behind any plane."""
+    ends = (plane.offset + layout.num_heads * plane.head_bytes for plane in layout.planes[term.field])
+    return all(end < layout.record_bytes for end in ends)
 
 
 def _factors(term: Codes) -> list[Scale]:
