@@ -157,3 +157,17 @@ def test_questions_that_are_none(wrong: dict[str, Any]) -> None:
 def test_generations_that_are_none(wrong: dict[str, Any]) -> None:
     with pytest.raises(QuantKVError, match=f"{next(iter(wrong))} must be a"):
         long_generation(*load_model("random-llama"), ["fp16"], contexts=[96], text=TEXT, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"seed": [0, 1]}, r"seed must be a whole number of at least 0, got \[0, 1\]"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"threads": "2"}, "threads must be a whole number of at least 1, got '2'"),
+    ],
+)
+def test_one_seed_and_a_number_of_threads(given: dict[str, Any], words: str) -> None:
+    model, tokenizer = load_model("random-llama")
+    with pytest.raises(QuantKVError, match=words):
+        evaluate(model, tokenizer, ["fp16"], contexts=[64], text=TEXT, **given)

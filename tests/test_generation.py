@@ -179,6 +179,8 @@ def test_rows_and_frame() -> None:
     [
         (lambda: Choice(mode="beam"), "unknown mode 'beam'; legal: greedy, sample"),
         (lambda: Choice(temperature=0), "temperature must be above 0"),
+        (lambda: Choice(temperature="hot"), "temperature must be above 0, got 'hot'"),
+        (lambda: Choice(top_p=[0.5]), r"top_p must be above 0 and at most 1, got \[0.5\]"),
         (lambda: Choice(top_p=0), "top_p must be above 0"),
         (lambda: measured([SMALL], tokens=1), "tokens must be at least 2"),
     ],

@@ -143,6 +143,8 @@ def _measured(
     model: Any, tok: Any, arms: Mapping[str, Format], *, threads: int | None = None, **axes: Any
 ) -> Evaluation:
     """The rows of formats by their labels; `axes` are other parts of a sweep file, sections of kinds too."""
+    check_counts(0, seed=axes.get("seeds", 0))
+    check_counts(threads=1 if threads is None else threads)
     identity = model_identity(model)
     dtype = str(model.dtype).removeprefix("torch.")
     name = str(identity["model"])

@@ -8,6 +8,7 @@ distributions agree choose the same token, and differ no more often than their d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -36,10 +37,12 @@ class Choice:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise QuantKVError(f"unknown mode {self.mode!r}; legal: {', '.join(MODES)}")
-        if not self.temperature > 0:
-            raise QuantKVError(f"temperature must be above 0, got {self.temperature}; mode greedy takes none")
-        if not 0 < self.top_p <= 1:
-            raise QuantKVError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if not isinstance(self.temperature, Real) or not self.temperature > 0:
+            raise QuantKVError(
+                f"temperature must be above 0, got {self.temperature!r}; mode greedy takes none"
+            )
+        if not isinstance(self.top_p, Real) or not 0 < self.top_p <= 1:
+            raise QuantKVError(f"top_p must be above 0 and at most 1, got {self.top_p!r}")
 
 
 class Chooser:
