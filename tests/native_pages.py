@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from quantkv import TensorSpec, parse_spec
+from quantkv.codecs.place import Place, Which
+from quantkv.engines.choosing import REFERENCE
 from quantkv.engines.native import FLOATS
-from quantkv.store import KEY_LANES, VALUE_LANES, page_layout
-from quantkv.store.layout import page_format
+from quantkv.engines.program import page_format
+from quantkv.store import page_layout
 from quantkv.store.pages import PageStore
 
 
@@ -18,15 +20,14 @@ class NativePages:
     """Rows of pages that the native code fills; `store` is the same in PyTorch."""
 
     def __init__(
-        self, native: Any, tensor: TensorSpec, which: str, shape: tuple[int, int, int], dtype: torch.dtype
+        self, native: Any, tensor: TensorSpec, which: Which, shape: tuple[int, int, int], dtype: torch.dtype
     ) -> None:
         rows, heads, dim = shape
-        lanes = KEY_LANES if which == "key" else VALUE_LANES
-        self.native, self.codec, self.rows = native, tensor.build(), rows
-        self.layout = page_layout(self.codec, heads, dim, dtype, lanes)
-        self.format = page_format(self.layout, self.codec)
-        self.store = PageStore(self.codec, self.layout, rows, torch.device("cpu"))
-        self.store.format = None  # else the reference would be the native code itself
+        self.stored = tensor.at(Place(which, heads, dim, dtype))
+        self.native, self.codec, self.rows = native, self.stored.codec, rows
+        self.layout = page_layout(self.stored)
+        self.format = page_format(self.stored, self.layout)
+        self.store = PageStore(self.stored, REFERENCE, rows, torch.device("cpu"))
         self.clear()
 
     def clear(self) -> None:

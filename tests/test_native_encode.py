@@ -12,10 +12,12 @@ from native_pages import NativePages, tensors_of
 from torch import Tensor
 
 from quantkv import TensorSpec
-from quantkv.codecs import Kernel, Sharing
+from quantkv.codecs import Sharing, Table
 from quantkv.codecs.affine import Affine
+from quantkv.codecs.place import Place
+from quantkv.codecs.terms import Term
 from quantkv.engines.native import kernels
-from quantkv.store.layout import page_format
+from quantkv.engines.program import page_format
 
 native = kernels()
 if native is None:
@@ -228,9 +230,9 @@ def test_impossible_requests_are_refused() -> None:
 
 def test_a_table_is_read_like_a_formula() -> None:
     class Tabled(Affine):
-        def kernel(self) -> Kernel | None:
-            kernel = super().kernel()
-            return kernel and replace(kernel, number="table", table=tuple(float(i) for i in range(16)))
+        def terms(self, place: Place) -> tuple[Term, ...]:
+            (codes,) = super().terms(place)
+            return (replace(codes, number=Table(tuple(float(i) for i in range(16)))),)
 
     for which in ("key", "value"):
         p = NativePages(
@@ -238,7 +240,7 @@ def test_a_table_is_read_like_a_formula() -> None:
         )
         p.append(numbers(64, 40, torch.float32))
         expected = p.read(0, 64)
-        p.format = page_format(p.layout, Tabled(4, Sharing()))
+        p.format = page_format(replace(p.stored, codec=Tabled(4, Sharing())), p.layout)
         check_numbers(p.read(0, 64), expected)
         with pytest.raises(ValueError, match="table"):
             p.append(numbers(64, 40, torch.float32))
