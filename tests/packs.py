@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 LANES = 16
-PLANES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
+PLANES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)}
 FLOATS = {"float32": np.float32, "float16": np.float16}
 
 

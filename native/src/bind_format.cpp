@@ -42,7 +42,7 @@ static void check(const Format& f) {
   if (f.derived && f.has_zero) check(f.own_zero, f.page_tokens, f.head_dim);
   if (f.derived && f.code == Code::raw) fail("floats themselves have no scales");
   if (f.heads < 1 || f.head_dim < 1 || f.page_tokens < TILE || f.page_tokens % TILE) fail("impossible page shape");
-  if (f.planes.empty() || f.planes.size() > MAX_PLANES) fail("one or two planes");
+  if (f.planes.empty() || f.planes.size() > MAX_PLANES) fail("one to three planes");
   if (f.share_tokens < 1 || f.page_tokens % f.share_tokens) fail("share_tokens does not divide the page");
   if (f.share_channels < 1 || f.head_dim % f.share_channels) fail("share_channels does not divide head_dim");
   int bits = 0;

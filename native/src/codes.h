@@ -45,6 +45,8 @@ class Codes {
       four_[i] = panel_bytes({rows, 4, 0}, f.planes[i].bits);
       two_[i] = panel_bytes({rows, 2, 0}, f.planes[i].bits);
     }
+    for (int i = 0; f.code == Code::table && f.planes.size() == 2 && i < 64; ++i)
+      for (int way = 0; way < 2; ++way) joined_[way][i] = f.table[size_t(joined_code(i, way))];
     meta_heads_ = f.all_heads || !f.has_scale ? 0 : int64_t(f.page_tokens / f.share_tokens) * groups_of(f);
   }
 
@@ -66,6 +68,7 @@ class Codes {
       s.ahead[i] = next - record;
       s.tables[i] = &tables_[i];
     }
+    s.joined = joined_;
     s.scales = s.zeros = record;
     s.row_bytes = int64_t(panel.vectors) * LANES * f_.planes[0].bits / 8;
     return s;
@@ -93,8 +96,16 @@ class Codes {
   }
 
  private:
+  // The code that an index of a joined lookup stands for.
+  int joined_code(int index, int way) const {
+    const int low = f_.planes[0].bits, high = f_.planes[1].bits;
+    const Arrangement a = arranged(low, way);
+    return (index >> a.low & ((1 << low) - 1)) | (index >> a.high & ((1 << high) - 1)) << low;
+  }
+
   const Format& f_;
   float tables_[MAX_PLANES][4][16] = {};
+  float joined_[2][64] = {};
   bool followed_ = true;
   int64_t four_[MAX_PLANES] = {}, two_[MAX_PLANES] = {};  // bytes of a panel of so many vectors
   int64_t meta_heads_ = 0;                                // scales of one head

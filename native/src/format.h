@@ -11,7 +11,7 @@ namespace quantkv {
 
 constexpr int LANES = 16;        // elements of one stored vector
 constexpr int TILE = 64;         // tokens of one key panel
-constexpr int MAX_PLANES = 2;    // 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2 bits
+constexpr int MAX_PLANES = 3;    // 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2, 7 = 4 + 2 + 1 bits
 
 enum class Float : int { f32, f16, bf16 };
 enum class Code : int { affine, e4m3, e5m2, table, raw };  // raw: the elements are floats themselves

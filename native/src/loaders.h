@@ -15,6 +15,7 @@ struct Source {
   const uint8_t* plane[MAX_PLANES];
   int64_t ahead[MAX_PLANES];
   const float (*tables[MAX_PLANES])[4][16];  // of codes at bit 0, 1, 2 and 3 of a lookup's index
+  const float (*joined)[64] = nullptr;       // of whole codes, two arrangements of them below 4 bits
   int64_t row_bytes = 0;  // raw rows only: distance of two rows
   const uint8_t *scales = nullptr, *zeros = nullptr;  // to be fetched meanwhile, `scale_bytes` for each row
   int64_t scale_bytes = 0;
@@ -72,40 +73,100 @@ struct Lookup {
   }
 };
 
-// Codes below 8 bits in blocks of 16 words: B0 low bits, and B1 more in a second plane (0: none). The two planes'
-// tables add up, which is how affine codes of 3, 5 and 6 bits are read. Up to 3 bytes behind a block are read.
-template <int B0, int B1>
+// One plane's blocks of 16 words, BITS of a vector in each; 0: there is no such plane.
+template <int BITS, int NV>
+struct Blocks {
+  static constexpr int PER = BITS ? 32 / BITS / NV : 1;  // rows that share a block
+  const uint8_t *base, *words = nullptr;
+  int64_t ahead;
+
+  Blocks(const Source& s, int plane) : base(s.plane[BITS ? plane : 0]), ahead(s.ahead[BITS ? plane : 0]) {}
+  QUANTKV_INLINE void enter(int row, int r) {
+    if (!BITS || r % PER) return;
+    words = base + int64_t((row + r) / PER) * 64;
+    prefetch(words + ahead);
+  }
+  static constexpr int bit(int r, int v) { return BITS * (r % PER * NV + v); }
+};
+
+// Codes below 8 bits in blocks of 16 words: B0 low bits, and B1 and B2 more in further planes (0: none). The planes'
+// tables add up, which is how affine codes of 5, 6 and 7 bits are read. Up to 3 bytes behind a block are read.
+template <int B0, int B1, int B2 = 0>
 struct Words {
-  const uint8_t *p0, *p1;
-  int64_t ahead0, ahead1;
+  const Source& source;
   Lookup<B0> t0;
   Lookup<B1 ? B1 : B0> t1;
+  Lookup<B2 ? B2 : B0> t2;
   template <int NV>
-  static constexpr int rows() { return 32 / (B1 && B1 < B0 ? B1 : B0) / NV; }
+  static constexpr int rows() { return 32 / (B2 ? B2 : B1 ? B1 : B0) / NV; }
 
-  explicit Words(const Source& s)
-      : p0(s.plane[0]), p1(s.plane[B1 ? 1 : 0]), ahead0(s.ahead[0]), ahead1(s.ahead[B1 ? 1 : 0]), t0(*s.tables[0]),
-        t1(*s.tables[B1 ? 1 : 0]) {}
+  explicit Words(const Source& s) : source(s), t0(*s.tables[0]), t1(*s.tables[B1 ? 1 : 0]), t2(*s.tables[B2 ? 2 : 0]) {}
 
-  static QUANTKV_INLINE const uint8_t* block(const uint8_t* p, int64_t ahead, int64_t number) {
-    prefetch(p + ahead + number * 64);
-    return p + number * 64;
+  template <int NV, int NVP, class Use>
+  QUANTKV_INLINE void step(int row, int first, Use&& use) const {
+    Blocks<B0, NV> b0(source, 0);
+    Blocks<B1, NV> b1(source, 1);
+    Blocks<B2, NV> b2(source, 2);
+QUANTKV_UNROLL(32)
+    for (int r = 0; r < rows<NV>(); ++r) {
+      b0.enter(row, r);
+      b1.enter(row, r);
+      b2.enter(row, r);
+      F16 x[NVP];
+QUANTKV_UNROLL(4)
+      for (int v = 0; v < NVP; ++v) {
+        x[v] = t0.at(b0.words, b0.bit(r, first + v));
+        if (B1) x[v] = x[v] + t1.at(b1.words, b1.bit(r, first + v));
+        if (B2) x[v] = x[v] + t2.at(b2.words, b2.bit(r, first + v));
+      }
+      use(row + r, x);
+    }
+  }
+};
+
+// Where the two planes' bits of a code lie in the index of a lookup. Below 4 bits a vector whose low bits lie at bit 2
+// of a byte is looked up there, without a shift, in a table arranged for it.
+struct Arrangement {
+  int low, high;
+};
+constexpr Arrangement arranged(int low_bits, int number) {
+  return number ? Arrangement{low_bits, low_bits - 1} : Arrangement{0, low_bits};
+}
+
+// Codes of two planes, joined before one lookup: numbers that are no sum of the planes' own.
+template <int B0, int B1>
+struct Joined {
+  static constexpr int BITS = ANY_PLACE && B0 + B1 < 4 ? 4 : B0 + B1, WAYS = ANY_PLACE && B0 + B1 < 4 ? 2 : 1;
+  const Source& source;
+  Numbers<BITS> numbers[2];
+  template <int NV>
+  static constexpr int rows() { return 32 / B1 / NV; }
+
+  explicit Joined(const Source& s) : source(s), numbers{Numbers<BITS>(s.joined[0]), Numbers<BITS>(s.joined[WAYS - 1])} {}
+
+  static QUANTKV_INLINE U16 at_bit(const uint8_t* words, int bit, int to) {
+    return shifted(load_words(words + bit / 8), bit % 8 - to);
+  }
+
+  // Of a code whose parts lie at these bits of the two blocks.
+  QUANTKV_INLINE F16 number(const uint8_t* low, int low_bit, const uint8_t* high, int high_bit) const {
+    const int way = WAYS == 2 ? low_bit % (2 * B0) / B0 : 0;
+    const Arrangement a = arranged(B0, way);
+    return numbers[way].at(joined(((1u << B0) - 1) << a.low, at_bit(low, low_bit, a.low), at_bit(high, high_bit, a.high)));
   }
 
   template <int NV, int NVP, class Use>
   QUANTKV_INLINE void step(int row, int first, Use&& use) const {
-    constexpr int PER0 = 32 / B0 / NV, PER1 = B1 ? 32 / B1 / NV : 1;
-    const uint8_t *w0 = p0, *w1 = p1;
+    Blocks<B0, NV> low(source, 0);
+    Blocks<B1, NV> high(source, 1);
 QUANTKV_UNROLL(32)
     for (int r = 0; r < rows<NV>(); ++r) {
-      if (r % PER0 == 0) w0 = block(p0, ahead0, (row + r) / PER0);
-      if (B1 && r % PER1 == 0) w1 = block(p1, ahead1, (row + r) / PER1);
+      low.enter(row, r);
+      high.enter(row, r);
       F16 x[NVP];
 QUANTKV_UNROLL(4)
-      for (int v = 0; v < NVP; ++v) {
-        x[v] = t0.at(w0, B0 * (r % PER0 * NV + first + v));
-        if (B1) x[v] = x[v] + t1.at(w1, B1 * (r % PER1 * NV + first + v));
-      }
+      for (int v = 0; v < NVP; ++v)
+        x[v] = number(low.words, low.bit(r, first + v), high.words, high.bit(r, first + v));
       use(row + r, x);
     }
   }

@@ -83,26 +83,75 @@ struct Kind {
 static inline Kind kind_of(const Format& f) { return {f.code, f.value, f.bits}; }
 static inline Kind kind_of(Float value) { return {Code::raw, value, 0}; }
 
-// The loop for codes of this kind; null where they must be decoded by `element` first.
-static inline PanelFn panel_for(const Kind& f, int m, int vectors, int shared) {
+template <class Loader>
+struct LoadedBy {
+  using type = Loader;
+};
+
+// use(LoadedBy<the loader of this kind>()); null where codes must be decoded by `element` first.
+template <class Use>
+auto with_loader(const Kind& f, Use&& use) -> decltype(use(LoadedBy<LoadF32>())) {
   if (f.code == Code::raw) {
-    if (f.value == Float::f32) return for_shape<LoadF32>(m, vectors, shared);
-    return f.value == Float::f16 ? for_shape<LoadF16>(m, vectors, shared)
-                                 : for_shape<LoadBF16>(m, vectors, shared);
+    if (f.value == Float::f32) return use(LoadedBy<LoadF32>());
+    return f.value == Float::f16 ? use(LoadedBy<LoadF16>()) : use(LoadedBy<LoadBF16>());
   }
-  if (f.code == Code::e4m3) return for_shape<LoadE4M3>(m, vectors, shared);
-  if (f.code == Code::e5m2) return for_shape<LoadE5M2>(m, vectors, shared);
-  if (f.code == Code::table && (f.bits != 1 && f.bits != 2 && f.bits != 4)) return nullptr;
+  if (f.code == Code::e4m3) return use(LoadedBy<LoadE4M3>());
+  if (f.code == Code::e5m2) return use(LoadedBy<LoadE5M2>());
+  const bool table = f.code == Code::table;
   switch (f.bits) {
-    case 1: return for_shape<Words<1, 0>>(m, vectors, shared);
-    case 2: return for_shape<Words<2, 0>>(m, vectors, shared);
-    case 3: return for_shape<Words<2, 1>>(m, vectors, shared);
-    case 4: return for_shape<Words<4, 0>>(m, vectors, shared);
-    case 5: return for_shape<Words<4, 1>>(m, vectors, shared);
-    case 6: return for_shape<Words<4, 2>>(m, vectors, shared);
-    case 8: return for_shape<LoadU8>(m, vectors, shared);
+    case 1: return use(LoadedBy<Words<1, 0>>());
+    case 2: return use(LoadedBy<Words<2, 0>>());
+    case 3: return table ? use(LoadedBy<Joined<2, 1>>()) : use(LoadedBy<Words<2, 1>>());
+    case 4: return use(LoadedBy<Words<4, 0>>());
+    case 5: return table ? use(LoadedBy<Joined<4, 1>>()) : use(LoadedBy<Words<4, 1>>());
+    case 6: return table ? use(LoadedBy<Joined<4, 2>>()) : use(LoadedBy<Words<4, 2>>());
+    case 7: return table ? nullptr : use(LoadedBy<Words<4, 2, 1>>());
+    case 8: return table ? nullptr : use(LoadedBy<LoadU8>());
     default: return nullptr;
   }
+}
+
+static inline PanelFn panel_for(const Kind& f, int m, int vectors, int shared) {
+  return with_loader(f, [&](auto by) { return for_shape<typename decltype(by)::type>(m, vectors, shared); });
+}
+
+// How the numbers of a key tile's codes become its elements. Of lanes: code * scale[lane] + (zero[lane] +
+// plus[0][row]); of rows: code * by[vector][row] + plus[vector][row].
+struct Spread {
+  const float *scale = nullptr, *zero = nullptr;  // [64]
+  const float *by[4] = {}, *plus[4] = {};
+};
+
+// Rows [r0, r1) of a key tile, multiples of the loader's step, to [row][64] floats.
+using SpreadFn = void (*)(const Source&, const Spread&, int r0, int r1, float* tile);
+
+template <class Loader, bool OF_LANES>
+void spread_panel(const Source& source, const Spread& by, int r0, int r1, float* tile) {
+  const Loader loader(source);
+  for (int first = 0; first < 4; first += VECTORS) {
+    F16 scale[VECTORS], zero[VECTORS];
+    for (int v = 0; v < VECTORS && OF_LANES; ++v) {
+      scale[v] = load(by.scale + (first + v) * LANES);
+      zero[v] = load(by.zero + (first + v) * LANES);
+    }
+    for (int row = r0; row < r1; row += Loader::template rows<4>())
+      loader.template step<4, VECTORS>(row, first, [&](int r, const F16(&x)[VECTORS]) QUANTKV_LAMBDA {
+        float* to = tile + r * TILE + first * LANES;
+QUANTKV_UNROLL(4)
+        for (int v = 0; v < VECTORS; ++v) {
+          const F16 plus = splat(by.plus[OF_LANES ? 0 : first + v][r]);
+          store(to + v * LANES, OF_LANES ? fma(x[v], scale[v], zero[v] + plus) : fma(x[v], splat(by.by[first + v][r]), plus));
+        }
+      });
+  }
+}
+
+// Where scales are those of tokens, `of_lanes`, or of channels.
+static inline SpreadFn spread_for(const Kind& f, bool of_lanes) {
+  return with_loader(f, [&](auto by) -> SpreadFn {
+    using Loader = typename decltype(by)::type;
+    return of_lanes ? spread_panel<Loader, true> : spread_panel<Loader, false>;
+  });
 }
 
 // Rows that a loader takes at once for this format.

@@ -83,6 +83,33 @@ QUANTKV_INLINE F16 lookup(const Table& t, U16 words, int shift) {
   return {_mm512_permutexvar_ps(shift ? _mm512_srli_epi32(words.v, unsigned(shift)) : words.v, t.v)};
 }
 
+// To the right; negative shifts go to the left.
+QUANTKV_INLINE U16 shifted(U16 a, int shift) {
+  return {shift > 0 ? _mm512_srli_epi32(a.v, unsigned(shift)) : shift < 0 ? _mm512_slli_epi32(a.v, unsigned(-shift)) : a.v};
+}
+// The bits of `a` that the mask names, the others of `b`.
+QUANTKV_INLINE U16 joined(uint32_t mask, U16 a, U16 b) {
+  return {_mm512_ternarylogic_epi32(_mm512_set1_epi32(int(mask)), a.v, b.v, 0xca)};
+}
+
+constexpr bool ANY_PLACE = true;  // tables have 16 numbers at least: smaller ones can be arranged for any bits of an index
+
+// 2^BITS numbers, 16 to 64; higher bits of an index do no harm.
+template <int BITS>
+struct Numbers {
+  __m512 v[1 << (BITS - 4)];
+  explicit Numbers(const float* t) {
+    for (int i = 0; i < 1 << (BITS - 4); ++i) v[i] = _mm512_loadu_ps(t + 16 * i);
+  }
+  QUANTKV_INLINE F16 at(U16 i) const {
+    if (BITS == 4) return {_mm512_permutexvar_ps(i.v, v[0])};
+    const __m512 low = _mm512_permutex2var_ps(v[0], i.v, v[BITS > 4]);
+    if (BITS == 5) return {low};
+    const __m512 high = _mm512_permutex2var_ps(v[BITS == 6 ? 2 : 0], i.v, v[BITS == 6 ? 3 : 0]);
+    return {_mm512_mask_blend_ps(_mm512_test_epi32_mask(i.v, _mm512_set1_epi32(32)), low, high)};
+  }
+};
+
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 constexpr int VECTORS = 1;
@@ -179,6 +206,39 @@ template <int BITS>
 QUANTKV_INLINE F16 lookup(const Table& t, U16 words, int shift) {
   return {lookup<BITS>(t, words.a, shift), lookup<BITS>(t, words.b, shift)};
 }
+
+QUANTKV_INLINE __m256i shifted(__m256i a, int shift) {
+  return shift > 0 ? _mm256_srli_epi32(a, shift) : shift < 0 ? _mm256_slli_epi32(a, -shift) : a;
+}
+QUANTKV_INLINE U16 shifted(U16 a, int shift) { return {shifted(a.a, shift), shifted(a.b, shift)}; }
+QUANTKV_INLINE __m256i joined(__m256i mask, __m256i a, __m256i b) {
+  return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+}
+QUANTKV_INLINE U16 joined(uint32_t mask, U16 a, U16 b) {
+  const __m256i m = _mm256_set1_epi32(int(mask));
+  return {joined(m, a.a, b.a), joined(m, a.b, b.b)};
+}
+
+constexpr bool ANY_PLACE = false;
+
+template <int BITS>
+struct Numbers {
+  __m256 v[1 << (BITS - 3)];
+  explicit Numbers(const float* t) {
+    for (int i = 0; i < 1 << (BITS - 3); ++i) v[i] = _mm256_loadu_ps(t + 8 * i);
+  }
+  // Of 2^N numbers from v[from] on: the halves, and of them what bit N - 1 of the index says.
+  template <int N>
+  QUANTKV_INLINE __m256 part(int from, __m256i i) const {
+    if constexpr (N == 3) {
+      return _mm256_permutevar8x32_ps(v[from], i);
+    } else {
+      const __m256 low = part<N - 1>(from, i), high = part<N - 1>(from + (1 << (N - 4)), i);
+      return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 32 - N)));
+    }
+  }
+  QUANTKV_INLINE F16 at(U16 i) const { return {part<BITS>(0, i.a), part<BITS>(0, i.b)}; }
+};
 
 #else
 
@@ -308,6 +368,26 @@ template <int BITS>
 QUANTKV_INLINE F16 lookup(const Table& t, U16 words, int shift) {
   return each_lane([&](int l) { return t.t[(words.v[l / 4][l % 4] >> shift) & ((1 << BITS) - 1)]; });
 }
+
+QUANTKV_INLINE U16 shifted(U16 a, int shift) {
+  QUANTKV_EACH a.v[i] = shift > 0 ? a.v[i] >> shift : a.v[i] << -shift;
+  return a;
+}
+QUANTKV_INLINE U16 joined(uint32_t mask, U16 a, U16 b) {
+  QUANTKV_EACH a.v[i] = (a.v[i] & mask) | (b.v[i] & ~mask);
+  return a;
+}
+
+constexpr bool ANY_PLACE = false;
+
+template <int BITS>
+struct Numbers {
+  const float* t;
+  explicit Numbers(const float* t) : t(t) {}
+  QUANTKV_INLINE F16 at(U16 i) const {
+    return each_lane([&](int l) { return t[i.v[l / 4][l % 4] & ((1 << BITS) - 1)]; });
+  }
+};
 
 #endif
 

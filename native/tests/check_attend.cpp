@@ -96,9 +96,9 @@ static void check_pair(Format k, Format v, const Shape& s, std::mt19937& random)
 
 static Format any_format(bool keys, int dim, std::mt19937& random) {
   const Code codes[] = {Code::affine, Code::affine, Code::affine, Code::e4m3, Code::e5m2, Code::raw};
-  const int widths[] = {2, 3, 4, 5, 6, 8}, tokens[] = {1, 1, 16, 24, 32, 64};
+  const int widths[] = {2, 3, 4, 5, 6, 7, 8}, tokens[] = {1, 1, 16, 24, 32, 64};
   const Code code = codes[random() % 6];
-  const int bits = code == Code::affine ? widths[random() % 6] : code == Code::raw ? 16 << random() % 2 : 8;
+  const int bits = code == Code::affine ? widths[random() % 7] : code == Code::raw ? 16 << random() % 2 : 8;
   const int share = code == Code::raw ? 1 : tokens[random() % 6];
   const int channels = share > 1 && random() % 3 ? 1 : random() % 3 || dim % 8 ? dim : dim % 16 ? 8 : 16;
   if (code == Code::raw) return make(keys, dim, code, bits, 1, dim, false, false);

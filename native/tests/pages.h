@@ -23,9 +23,9 @@ using namespace quantkv;
   } while (0)
 
 static const std::vector<int>& plane_bits(int bits) {
-  static const std::vector<int> three{2, 1}, five{4, 1}, six{4, 2}, one[33] = {{}, {1}, {2}, {}, {4}, {}, {}, {}, {8}};
+  static const std::vector<int> three{2, 1}, five{4, 1}, six{4, 2}, seven{4, 2, 1}, one[33] = {{}, {1}, {2}, {}, {4}, {}, {}, {}, {8}};
   static const std::vector<int> half{16}, full{32};
-  return bits == 3 ? three : bits == 5 ? five : bits == 6 ? six : bits == 16 ? half : bits == 32 ? full : one[bits];
+  return bits == 3 ? three : bits == 5 ? five : bits == 6 ? six : bits == 7 ? seven : bits == 16 ? half : bits == 32 ? full : one[bits];
 }
 
 // Planes one after the other, then scales and zeros. Returns the bytes of a record.

@@ -10,7 +10,7 @@ from torch import Tensor
 from quantkv.codecs.place import Place
 from quantkv.errors import QuantKVError
 
-CODE_BITS = (1, 2, 3, 4, 5, 6, 8)
+CODE_BITS = (1, 2, 3, 4, 5, 6, 7, 8)
 """Widths of codes that the store can pack."""
 
 

@@ -9,7 +9,8 @@ A panel is R rows of NV vectors, NV 4, 2 or 1; its vector number `r · NV + v` i
 
 Codes below 8 bits: 32 / bits vectors share a block of 16 little-endian 32-bit words, one per lane, the first
 vector in the lowest bits; the end of a panel's last block is 0. Wider elements: vectors one after the other.
-A width that does not divide 8 is stored as planes (3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2), low bits first.
+A width that does not divide 8 is stored as planes (3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2, 7 = 4 + 2 + 1), low bits
+first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KEY_LANES: Lanes = "tokens"
 VALUE_LANES: Lanes = "channels"
 LANES = 16
 PANEL_TOKENS = 64
-PLANES: dict[int, tuple[int, ...]] = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
+PLANES: dict[int, tuple[int, ...]] = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)}
 
 _BLOCK_BYTES = 64
 _WORD_BYTES = 4
