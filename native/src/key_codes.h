@@ -5,7 +5,6 @@
 #include "codes.h"
 #include "rows.h"
 #include "segments.h"
-#include "tile_loader.h"
 
 namespace quantkv {
 namespace QUANTKV_ISA {
@@ -16,7 +15,7 @@ class KeyCodes {
  public:
   KeyCodes(const Format& f, int64_t queries)
       : f_(f), codes_(f_), scales_(f_), queries_(queries), dim_(rounded_up(f_.head_dim, 32)),
-        groups_(f_.has_scale ? groups_of(f_) : 1) {
+        groups_(f_.has_scale ? groups_of(f_) : 1), wide_(dim_ + 32) {
     choose();
     const int64_t rows = rounded_up(queries_, QUERIES);
     query_.resize(rows * dim_);
@@ -26,6 +25,9 @@ class KeyCodes {
     lane_scale_.resize(groups_ * TILE);
     lane_zero_.resize(groups_ * TILE);
     meta_.resize(2 * (dim_ > groups_ * TILE ? dim_ : groups_ * TILE) + 32);
+    if (how_ == raw) for (int t = 0; t < TILE; ++t) lane_scale_[t] = 1.0f;
+    spread_ = how_ == slow ? nullptr : spread_for(kind_of(f_), how_ != channels);
+    spread_rows_.resize(8 * wide_);
     if (how_ == slow) {
       decoded_.resize(f_.head_dim * TILE);
       tokens_.reset(new PageRows(f_));
@@ -51,35 +53,42 @@ class KeyCodes {
     score(record, token, out, stride, add);
   }
 
-  // The numbers of a tile, [channels][64]; up to 31 rows more are written.
-  void numbers(const uint8_t* record, const uint8_t* next, int head, int token, float* out) {
+  // Elements of a tile, with `plus` of their channel added, to [channels][64]. 31 more channels may be read and written.
+  void numbers(const uint8_t* record, const uint8_t* next, int head, int token, const float* plus, float* out) {
     head_ = head, next_ = next;
-    if (how_ == slow) return transposed(record, token, out);
-    store_for(kind_of(f_))(codes_.source(record, next_, head_, Panel{f_.head_dim, 4, token / LANES}), f_.head_dim, out);
+    if (how_ == slow) return add_transposed(record, token, plus, out);
     if (how_ == lanes) spread_lanes(record, token);
-    for (int v = 0; v < 4 && how_ != raw; ++v) how_ == lanes ? scale_lanes(v, out) : scale_channels(record, token, v, out);
+    const Source source = codes_.source(record, next_, head_, Panel{f_.head_dim, 4, token / LANES});
+    Spread by;
+    for (int v = 0; v < 4 && how_ == channels; ++v) spread_channels(record, token, v, plus, by);
+    const int64_t run = how_ == lanes ? f_.share_channels : f_.head_dim;
+    for (int64_t g = 0; g * run < f_.head_dim; ++g) {
+      if (how_ != channels) by.scale = &lane_scale_[g * TILE], by.zero = &lane_zero_[g * TILE], by.plus[0] = plus;
+      spread_(source, by, int(g * run), int((g + 1) * run), out);
+    }
   }
 
  private:
   enum How { raw, lanes, channels, slow };
 
-  void scale_lanes(int v, float* out) const {
-    for (int64_t g = 0; g < groups_; ++g) {
-      const F16 scale = load(&lane_scale_[g * TILE + v * LANES]), zero = load(&lane_zero_[g * TILE + v * LANES]);
-      float* x = out + g * f_.share_channels * TILE + v * LANES;
-      for (int c = 0; c < f_.share_channels; ++c, x += TILE) store(x, fma(load(x), scale, zero));
-    }
+  void add_transposed(const uint8_t* record, int token, const float* plus, float* out) {
+    transposed(record, token, out);
+    for (int c = 0; c < f_.head_dim; ++c)
+      for (int t = 0; t < TILE; t += LANES) store(out + c * TILE + t, load(out + c * TILE + t) + splat(plus[c]));
   }
 
-  void scale_channels(const uint8_t* record, int token, int v, float* out) const {
-    float *scale = meta_.data(), *zero = scale + dim_;
-    scales_.read(record, head_, (token + v * LANES) / f_.share_tokens, 1, scale, zero);
-    for (int c = 0; c < f_.head_dim; ++c) {
-      float* x = out + c * TILE + v * LANES;
-      store(x, fma(load(x), splat(scale[c]), splat(zero[c])));
+  // Scales of one vector's channels, and their zeros with `plus` added.
+  void spread_channels(const uint8_t* record, int token, int v, const float* plus, Spread& out) {
+    float *by = &spread_rows_[v / shared_ * 2 * wide_], *zeros = by + wide_;
+    out.by[v] = by, out.plus[v] = zeros;
+    if (v % shared_) return;
+    const ChannelScales from = scales_.of_channels(codes_, record, head_, (token + v * LANES) / f_.share_tokens, meta_.data());
+    for (int64_t c = 0; c < f_.head_dim; c += LANES) {
+      const F16 scale = from.scales(c);
+      store(by + c, scale);
+      store(zeros + c, from.zeros(c, scale) + load(plus + c));
     }
   }
-
 
   void choose() {
     const int64_t tokens = f_.share_tokens;
@@ -211,12 +220,13 @@ QUANTKV_UNROLL(4)
   const Format& f_;
   const Codes codes_;
   const Scales scales_;
-  const int64_t queries_, dim_, groups_;
+  const int64_t queries_, dim_, groups_, wide_;
   How how_ = raw;
   int shared_ = 4;  // vectors of a tile that share coefficients
   PanelFn run_[QUERIES + 1] = {};
+  SpreadFn spread_ = nullptr;
   int head_ = 0;
-  Buffer<float> query_, query_sums_, folded_, folded_zero_, lane_scale_, lane_zero_, meta_, decoded_;
+  Buffer<float> query_, query_sums_, folded_, folded_zero_, lane_scale_, lane_zero_, meta_, decoded_, spread_rows_;
   const uint8_t* next_ = nullptr;  // the page after the one at hand
   const uint8_t* folded_from_[4] = {};
   int64_t folded_entry_[4] = {};

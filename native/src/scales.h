@@ -7,18 +7,24 @@
 namespace quantkv {
 namespace QUANTKV_ISA {
 
+// Bits of the first plane of codes.
+static inline int first_plane(int bits) { return bits >= 8 ? 8 : bits >= 4 ? 4 : bits >= 2 ? 2 : 1; }
+
 // Code number `i` of a head's codes, `count` of them, plane after plane in whole bytes.
 static inline int plain_code(const uint8_t* p, int bits, int64_t count, int64_t i) {
-  const int low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits, high = bits - low;
-  const int code = p[i * low / 8] >> (i * low % 8) & ((1 << low) - 1);
-  if (!high) return code;
-  const uint8_t* q = p + (count * low + 7) / 8;
-  return code | (q[i * high / 8] >> (i * high % 8) & ((1 << high) - 1)) << low;
+  int code = 0;
+  for (int shift = 0, plane; bits > 0; shift += plane, bits -= plane) {
+    plane = first_plane(bits);
+    code |= (p[i * plane / 8] >> (i * plane % 8) & ((1 << plane) - 1)) << shift;
+    p += (count * plane + 7) / 8;
+  }
+  return code;
 }
 
 static inline int64_t plain_bytes(int bits, int64_t count) {
-  const int low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits;
-  return (count * low + 7) / 8 + (count * (bits - low) + 7) / 8;
+  int64_t bytes = 0;
+  for (; bits > 0; bits -= first_plane(bits)) bytes += (count * first_plane(bits) + 7) / 8;
+  return bytes;
 }
 
 // n floats of a byte each, without reading past them.

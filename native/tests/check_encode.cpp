@@ -54,7 +54,7 @@ int main() {
   for (const char* isa : usable_isas())
     for (bool keys : {true, false})
       for (int dim : {8, 40, 112}) {
-        for (int bits : {2, 3, 4, 5, 6, 8})
+        for (int bits : {2, 3, 4, 5, 6, 7, 8})
           for (int share_tokens : {1, 16, 24, 64})
             for (int share_channels : {dim, 8, 1})
               for (bool symmetric : {false, true}) {
