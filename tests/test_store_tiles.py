@@ -86,7 +86,13 @@ def test_planes_add_up_to_their_width() -> None:
 
 @pytest.mark.parametrize(
     ("bits", "code", "parts"),
-    [(3, 0b101, [0b01, 0b1]), (5, 0b10110, [0b0110, 0b1]), (6, 0b110101, [0b0101, 0b11]), (7, 0b1010110, [0b0110, 0b01, 0b1]), (4, 11, [11])],
+    [
+        (3, 0b101, [0b01, 0b1]),
+        (5, 0b10110, [0b0110, 0b1]),
+        (6, 0b110101, [0b0101, 0b11]),
+        (7, 0b1010110, [0b0110, 0b01, 0b1]),
+        (4, 11, [11]),
+    ],
 )
 def test_planes_by_hand(bits: int, code: int, parts: list[int]) -> None:
     """The first plane holds the low bits; what does not fit the width is dropped."""

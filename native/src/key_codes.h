@@ -53,7 +53,7 @@ class KeyCodes {
     score(record, token, out, stride, add);
   }
 
-  // Elements of a tile, with `plus` of their channel added, to [channels][64]. 31 more channels may be read and written.
+  // Elements of a tile, with `plus` of their channel added, to [channels][64]; there is room for 31 channels more.
   void numbers(const uint8_t* record, const uint8_t* next, int head, int token, const float* plus, float* out) {
     head_ = head, next_ = next;
     if (how_ == slow) return add_transposed(record, token, plus, out);

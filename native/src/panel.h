@@ -140,7 +140,8 @@ void spread_panel(const Source& source, const Spread& by, int r0, int r1, float*
 QUANTKV_UNROLL(4)
         for (int v = 0; v < VECTORS; ++v) {
           const F16 plus = splat(by.plus[OF_LANES ? 0 : first + v][r]);
-          store(to + v * LANES, OF_LANES ? fma(x[v], scale[v], zero[v] + plus) : fma(x[v], splat(by.by[first + v][r]), plus));
+          const F16 number = OF_LANES ? fma(x[v], scale[v], zero[v] + plus) : fma(x[v], splat(by.by[first + v][r]), plus);
+          store(to + v * LANES, number);
         }
       });
   }

@@ -60,7 +60,8 @@ static inline void undo_turn(float* tile, const Angles& a, int64_t first) {
   const int64_t apart = a.interleaved ? 1 : a.pairs, step = a.interleaved ? 2 : 1;
   for (int64_t i = 0; i < a.pairs; ++i) {
     float *p = channel_of(tile, i * step), *q = channel_of(tile, i * step + apart);
-    const float *cos = &a.near_cos[size_t(i * Angles::NEAR + first)], *sin = &a.near_sin[size_t(i * Angles::NEAR + first)];
+    const size_t at = size_t(i * Angles::NEAR + first);
+    const float *cos = &a.near_cos[at], *sin = &a.near_sin[at];
 QUANTKV_UNROLL(4)
     for (int t = 0; t < TILE; t += LANES) {
       const F16 x = load(p + t), y = load(q + t), c = load(cos + t), s = load(sin + t);

@@ -56,7 +56,8 @@ static void check_codes(Code code, int bits, std::mt19937& random) {
   const Codes codes(t.f);
   CHECK(codes.loadable(4, dim));
   const Source source = codes.source(t.record.data(), t.record.data(), 0, Panel{dim, 4, 0});
-  std::vector<float> ones(TILE, 1.0f), nothing(TILE), scale = uniform(TILE, random), zero = uniform(TILE, random), plus = uniform(size_t(dim), random);
+  const std::vector<float> ones(TILE, 1.0f), nothing(TILE), plus = uniform(size_t(dim), random);
+  const std::vector<float> scale = uniform(TILE, random), zero = uniform(TILE, random);
   std::vector<float> plain(size_t(dim * TILE)), lanes(plain), rows(plain);
   Spread by;
   by.scale = ones.data(), by.zero = nothing.data(), by.plus[0] = nothing.data();
@@ -80,14 +81,18 @@ static void near(const std::vector<float>& got, const std::vector<double>& want,
 }
 
 static void check_linear(int dim, std::mt19937& random) {
-  const std::vector<float> x = uniform(size_t(dim * TILE), random), matrix = uniform(size_t(dim * dim), random), by = uniform(size_t(dim), random), token = uniform(TILE, random);
+  const std::vector<float> x = uniform(size_t(dim * TILE), random), matrix = uniform(size_t(dim * dim), random);
+  const std::vector<float> by = uniform(size_t(dim), random), token = uniform(TILE, random);
   const int block = dim & -dim;
   std::vector<double> had(x.size()), product(x.size()), shift(x.size()), stretch(x.size()), scaled(x.size());
   for (int i = 0; i < dim * TILE; ++i) {
     const int c = i / TILE, t = i % TILE;
+    const int whole = c / block * block;
     for (int k = 0; k < dim; ++k) product[size_t(i)] += double(matrix[size_t(c * dim + k)]) * x[size_t(k * TILE + t)];
-    for (int k = 0; k < block; ++k)
-      had[size_t(i)] += (__builtin_popcount(unsigned(k & c % block)) % 2 ? -1.0 : 1.0) * x[size_t((c / block * block + k) * TILE + t)] / std::sqrt(double(block));
+    for (int k = 0; k < block; ++k) {
+      const double sign = __builtin_popcount(unsigned(k & c % block)) % 2 ? -1.0 : 1.0;
+      had[size_t(i)] += sign * x[size_t((whole + k) * TILE + t)] / std::sqrt(double(block));
+    }
     shift[size_t(i)] = double(x[size_t(i)]) + by[size_t(c)], stretch[size_t(i)] = double(x[size_t(i)]) * by[size_t(c)];
     scaled[size_t(i)] = double(x[size_t(i)]) * token[size_t(t)];
   }
@@ -110,7 +115,8 @@ static void check_turn(int dim, int pairs, bool interleaved, int64_t first, std:
   for (int i = 0; i < pairs; ++i)
     for (int t = 0; t < TILE; ++t) {
       const int a = interleaved ? 2 * i : i, b = interleaved ? a + 1 : i + pairs;
-      const double angle = double(first + t) * frequencies[size_t(i)], p = x[size_t(a * TILE + t)], q = x[size_t(b * TILE + t)];
+      const double angle = double(first + t) * frequencies[size_t(i)];
+      const double p = x[size_t(a * TILE + t)], q = x[size_t(b * TILE + t)];
       want[size_t(a * TILE + t)] = p * std::cos(angle) - q * std::sin(angle);
       want[size_t(b * TILE + t)] = q * std::cos(angle) + p * std::sin(angle);
     }
@@ -129,6 +135,7 @@ static void check_turn(int dim, int pairs, bool interleaved, int64_t first, std:
   }
 }
 
+// Nothing is checked on a machine that does not have this instruction set.
 int main() {
   bool usable = false;
   for (const char* isa : usable_isas()) usable |= !std::strcmp(isa, QUANTKV_TEXT(QUANTKV_ISA));
@@ -138,6 +145,9 @@ int main() {
   for (int bits = 1; bits <= 6; ++bits) check_codes(Code::table, bits, random);
   for (int dim : {1, 24, 40, 64, 80, 128}) check_linear(dim, random);
   for (int64_t first : {0, 63, 64, 1000, 1 << 20})
-    for (bool interleaved : {false, true}) check_turn(64, 32, interleaved, first, random), check_turn(40, 12, interleaved, first, random);
+    for (bool interleaved : {false, true}) {
+      check_turn(64, 32, interleaved, first, random);
+      check_turn(40, 12, interleaved, first, random);
+    }
   std::puts("tiles: every code and step agrees with its formula");
 }

@@ -26,7 +26,16 @@ KEY_LANES: Lanes = "tokens"
 VALUE_LANES: Lanes = "channels"
 LANES = 16
 PANEL_TOKENS = 64
-PLANES: dict[int, tuple[int, ...]] = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)}
+PLANES: dict[int, tuple[int, ...]] = {
+    1: (1,),
+    2: (2,),
+    3: (2, 1),
+    4: (4,),
+    5: (4, 1),
+    6: (4, 2),
+    7: (4, 2, 1),
+    8: (8,),
+}
 
 _BLOCK_BYTES = 64
 _WORD_BYTES = 4
