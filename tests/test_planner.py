@@ -225,7 +225,9 @@ def test_limits_are_the_last_that_fit(text: str | None, layers: int, room: int, 
     assert footprint.peak_nbytes(500, count + 1) > room
 
 
-@pytest.mark.parametrize("text", ["int4-head+r8+f16+s2+k8+q150", "kivi-2", "int8-channel"])
+@pytest.mark.parametrize(
+    "text", ["int4-head+r8+f16+s2+k8+q150", "kivi-2", "int8-channel", "int4-head@w300.ctr"]
+)
 def test_the_peak_is_the_most_ever_held(text: str) -> None:
     footprint = Footprint.of([(LAYER, parse_spec(text)), (LAYER, parse_spec("int4-head+q99"))])
     most = 0

@@ -63,8 +63,8 @@ class Footprint:
 
         Bytes only grow, but where a format waits for more than N tokens before it packs: they fall then.
         """
-        waiting = [spec for _, spec, _ in self.layers if spec and spec.quantize_after]
-        stops = {length} | {min(length, spec.quantize_after + spec.reserve) for spec in waiting}
+        windows = [half.window for _, spec, _ in self.layers if spec for half in spec.halves]
+        stops = {length} | {min(length, window.after + window.reserve) for window in windows if window.after}
         return max(self.nbytes(stop, rows) for stop in stops)
 
     @property
