@@ -30,7 +30,7 @@ from quantkv.store.layout import tensor_nbytes
 HEADS, HEAD_DIM, GROUP = 2, 32, 8
 LENGTH = 192
 CPU = torch.device("cpu")
-AWKWARD = (0.0, 5.0, -3.0, 1e-30, 6e4)
+AWKWARD = (0.0, 5.0, -3.0, 1e-30, 6e4, 1e30)
 
 
 def check_codec(spec: str | CacheSpec) -> None:

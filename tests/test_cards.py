@@ -8,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from quantkv import QuantKVError
+from quantkv.codecs import CodecFamily, Sharing, register_codec
+from quantkv.codecs.affine import Affine
 from quantkv.codecs.maps.map import Map
-from quantkv.codecs.registry import MAPS
+from quantkv.codecs.registry import FAMILIES, MAPS
 from quantkv.commands.cli import app
 from quantkv.planner.card import format_card, in_words
 
@@ -53,6 +55,19 @@ def test_a_number_is_said_as_it_is_made(text: str, formula: str) -> None:
 
 def test_a_norm_takes_sixteen_bits_of_each_token_and_head() -> None:
     assert format_card("int4-head@norm")["bits_packed"] == {"64": 4.75, "128": 4.375, "256": 4.1875}
+
+
+def test_what_is_stored_has_its_width() -> None:
+    card = format_card("lm3@norm")["keys"]
+    assert card["fields"] == {"codes": "3 bits", "norm": "float16"}
+    assert card["share_a_scale"] == "no scale"
+    assert "codes 3 bits, norm float16" in told("lm3@norm")
+
+
+def test_a_codec_that_shares_otherwise_than_its_word_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FAMILIES, "known", dict(FAMILIES.known))
+    register_codec(CodecFamily("runs", 4, lambda sharing, options: Affine(4, Sharing(channels=16))))
+    assert format_card("runs")["keys"]["share_a_scale"] == "16 channels of 1 token of one head"
 
 
 def test_where_a_width_is_impossible_the_reason_stands() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from quantkv.codecs import (
     Table,
     Tokens,
 )
+from quantkv.codecs.affine import Affine as Integers
 from quantkv.codecs.terms import Term
 
 HEADS, DIM = 2, 8
@@ -209,3 +212,34 @@ def test_bits_of_floats_and_tiles_that_tokens_share_are_refused() -> None:
         Field("c", torch.float16, HEADS, 1, DIM, 4)
     with pytest.raises(QuantKVError, match="tiled field 'c' needs elements of its own for each token"):
         Field("c", torch.uint8, HEADS, 2, DIM, 4, tiled=True)
+
+
+class Made(Integers):
+    """int4 whose encoder leaves out, adds or spoils a field."""
+
+    def __init__(self, spoil: Callable[[dict[str, Tensor]], Any]) -> None:
+        super().__init__(4, Sharing())
+        self.spoil = spoil
+
+    def encode(self, x: Tensor, tokens: Tokens) -> dict[str, Tensor]:
+        return self.spoil(super().encode(x, tokens))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda made: {"codes": made["codes"]}, "encode made codes; declared: codes, scale, zero"),
+        (lambda made: None, "encode made None; declared: codes"),
+        (lambda made: made | {"more": made["scale"]}, "encode made codes, scale, zero, more; declared"),
+        (lambda made: made | {"codes": made["codes"] + 9}, "made the code 24, beyond the 4 bits of 'codes'"),
+        (lambda made: made | {"scale": made["scale"].float()}, r"'scale' as \[2, 2, 8, 1\] of torch.float32"),
+        (lambda made: made | {"scale": made["scale"][..., 0]}, r"'scale' as \[2, 2, 8\] of torch.float16"),
+    ],
+)
+def test_what_an_encoder_makes_is_what_is_declared(
+    spoil: Callable[[dict[str, Tensor]], Any], words: str
+) -> None:
+    place = Place("key", 2, 32)
+    stored = Stored(Made(spoil), place)
+    with pytest.raises(QuantKVError, match=words):
+        stored.encode(torch.arange(1024.0).reshape(2, 2, 8, 32), Tokens(place, (0, 0)))

@@ -75,7 +75,7 @@ def test_options_and_sharings_of_others_are_refused() -> None:
     with pytest.raises(QuantKVError, match="unknown option 'sym' in 'normal4@sym'; legal: none"):
         parse_spec("normal4@sym")
     with pytest.raises(
-        QuantKVError, match="normal4 needs one of the sharing words token-head, not 'channel'"
+        QuantKVError, match=r"normal4 needs one of the sharing words token-head .-head., not 'channel'"
     ):
         parse_spec("normal4-channel@g32")
 

@@ -285,8 +285,7 @@ class QuantizedCache(AllOrNothing):
             "layer": index,
             "quantized": not layer.spec.is_raw,
             "format": str(layer.spec),
-            "why": f"exact: first {layer.spec.sinks}, last {layer.spec.key.recent} keys, "
-            f"last {layer.spec.value.recent} values",
+            "why": _why_packed(layer.spec),
             "engine": layer.engine,
             "engine_why": layer.engine_why,
             "tokens": layer.get_seq_length(),
@@ -299,6 +298,13 @@ class QuantizedCache(AllOrNothing):
             "materialized": sum(s.tally.materialized for s in layer.stores),
             "padding_from": layer.padding_source,
         }
+
+
+def _why_packed(spec: CacheSpec) -> str:
+    """Which tokens of a packed layer stay exact."""
+    why = f"exact: first {spec.sinks}, last {spec.key.recent} keys, last {spec.value.recent} values"
+    after = max(spec.key_window.after, spec.value_window.after)
+    return why + (f"; nothing is packed up to {after} tokens" if after else "")
 
 
 def _why_exact(layer: Any, shared: int | None) -> str:

@@ -24,6 +24,8 @@ class Constants:
     QuantKVError for numbers that are not finite."""
 
     def __init__(self, layers: Mapping[int, Mapping[Which, Mapping[str, Tensor]]]) -> None:
+        if odd := {which for tensors in layers.values() for which in tensors} - {"key", "value"}:
+            raise QuantKVError(f"constants of {', '.join(map(repr, sorted(odd)))}; legal: 'key', 'value'")
         self._held = {
             (layer, which, name): _copied(f"{name} of the {which}s of layer {layer}", x)
             for layer, tensors in layers.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from quantkv.codecs.fields import Field
 from quantkv.codecs.place import Place
@@ -26,8 +27,8 @@ def check_declared(place: Place, fields: Sequence[Field], terms: Sequence[Term],
                 f"{field.tokens} tokens share an entry of {field.name!r}, but {group_tokens} are encoded "
                 "together: group_tokens must be a multiple"
             )
-    if not terms:
-        raise QuantKVError("a codec needs a term")
+    if not isinstance(terms, tuple) or not terms or not all(isinstance(term, Term) for term in terms):
+        raise QuantKVError(f"a codec's terms are a tuple of Codes, Sparse and LowRank, not {terms!r}")
     for term in terms:
         if isinstance(term, Codes):
             _check_codes(place, named, term)
@@ -37,6 +38,30 @@ def check_declared(place: Place, fields: Sequence[Field], terms: Sequence[Term],
             _check_low_rank(place, named, term)
 
 
+def check_made(fields: Sequence[Field], made: Mapping[str, Tensor], given: torch.Size) -> None:
+    """Raise QuantKVError where what an encoder made of a tensor `[N, H, T, D]` is not what is declared."""
+    if not isinstance(made, Mapping) or set(made) != {field.name for field in fields}:
+        names = ", ".join(made) if isinstance(made, Mapping) else repr(made)
+        raise QuantKVError(f"encode made {names or 'nothing'}; declared: {', '.join(f.name for f in fields)}")
+    for field in fields:
+        x, wanted = made[field.name], (given[0], field.heads, given[2] // field.tokens, field.width)
+        if tuple(x.shape) != wanted or x.dtype != field.dtype:
+            raise QuantKVError(
+                f"encode made {field.name!r} as {list(x.shape)} of {x.dtype}; declared: {list(wanted)} of "
+                f"{field.dtype}"
+            )
+        if (
+            field.bits is not None
+            and field.bits < 8
+            and x.is_cpu
+            and x.numel()
+            and int(x.max()) >> field.bits
+        ):
+            raise QuantKVError(
+                f"encode made the code {int(x.max())}, beyond the {field.bits} bits of {field.name!r}"
+            )
+
+
 def _field(named: Mapping[str, Field], name: str, term: object) -> Field:
     if name not in named:
         raise QuantKVError(f"{term} reads a field {name!r}; declared: {', '.join(named)}")
@@ -44,6 +69,8 @@ def _field(named: Mapping[str, Field], name: str, term: object) -> Field:
 
 
 def _check_codes(place: Place, named: Mapping[str, Field], term: Codes) -> None:
+    if not isinstance(term.scales, tuple):
+        raise QuantKVError(f"the scales of codes are a tuple, not {term.scales!r}")
     codes = _field(named, term.field, term)
     if not codes.tiled or codes.heads != place.num_heads:
         raise QuantKVError(f"{term} needs {term.field!r} tiled, one code for each head, token and channel")

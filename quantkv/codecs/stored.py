@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from quantkv.codecs.base import Codec
-from quantkv.codecs.declared import check_declared
+from quantkv.codecs.declared import check_declared, check_made
 from quantkv.codecs.fields import Field, compute_dtype
 from quantkv.codecs.maps.map import Map
 from quantkv.codecs.place import Place, Tokens
@@ -87,8 +87,10 @@ class Stored:
 
     def encode(self, x: Tensor, tokens: Tokens) -> dict[str, Tensor]:
         """`[N, H, T, D]`, whole groups, to the fields of so many tokens, codes unpacked."""
-        x, fields = self.mapped(x, tokens)
-        return self.codec.encode(x, tokens) | fields
+        y, fields = self.mapped(x, tokens)
+        made = self.codec.encode(y, tokens)
+        check_made(self.codec.fields(self.place), made, x.shape)
+        return made | fields
 
     def mapped(self, x: Tensor, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """What the codec is given for `x`, and the fields of the maps."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from quantkv.codecs import Place, codec_family
+from quantkv.codecs import Codes, Place, Sharing, codec_family
 from quantkv.codecs.maps.map import Map
 from quantkv.codecs.options import legal_words
 from quantkv.codecs.registry import SHARING_MEANING, SHARING_WORDS, map_named, map_words
@@ -44,10 +44,12 @@ def _bits(spec: CacheSpec, width: int) -> float | str:
 
 def _tensor(half: Half) -> dict[str, Any]:
     tensor, family = half.tensor, codec_family(half.tensor.codec)
+    place = Place(half.which, HEADS, WIDTHS[0])
     return {
         "stored_as": str(tensor),
-        "share_a_scale": shares(tensor),
-        "formula": _formula(tensor, Place(half.which, HEADS, WIDTHS[0])),
+        "share_a_scale": shares(tensor, place),
+        "formula": _formula(tensor, place),
+        "fields": _fields(tensor, place),
         "maps": {word: in_words(map_named(word)) for word in tensor.maps},
         "fit_tokens": tensor.fit_tokens,
         "recent": tensor.recent,
@@ -59,13 +61,32 @@ def _tensor(half: Half) -> dict[str, Any]:
     }
 
 
-def shares(tensor: TensorSpec) -> str:
-    """Which elements share one scale."""
-    if tensor.sharing is None:
+def shares(tensor: TensorSpec, place: Place) -> str:
+    """Which elements share one scale, as the codec declares it."""
+    codes = [term for term in tensor.build().terms(place) if isinstance(term, Codes)]
+    declared = {scale.sharing for term in codes for scale in (*term.scales, *filter(None, [term.zero]))}
+    if not declared:
         return "no scale"
+    if tensor.sharing is None or declared != {tensor.shared}:
+        return "; ".join(sorted(map(_block, declared)))
     meaning = SHARING_MEANING[tensor.sharing].replace(" G ", f" {tensor.group} ")
     chunk = f" ({tensor.flush} tokens)" if tensor.sharing.startswith("chunk") else ""
     return f"{tensor.sharing}: {meaning}{chunk}"
+
+
+def _block(sharing: Sharing) -> str:
+    """`16 channels of 1 token of one head`."""
+    channels = "all channels" if sharing.channels is None else f"{sharing.channels} channels"
+    heads = "all heads" if sharing.all_heads else "one head"
+    return f"{channels} of {sharing.tokens} token{'s' * (sharing.tokens > 1)} of {heads}"
+
+
+def _fields(tensor: TensorSpec, place: Place) -> dict[str, str]:
+    """What each field of a page has: bits of a code, or a dtype."""
+    own = [field for word in tensor.maps for field in map_named(word)().fields(place)]
+    kinds = [(f.name, f.dtype if f.bits is None else f"{f.bits} bits") for f in tensor.build().fields(place)]
+    kinds += [(field.name, field.dtype) for field in own]
+    return {name: str(kind).removeprefix("torch.") for name, kind in kinds}
 
 
 def _formula(tensor: TensorSpec, place: Place) -> str:
@@ -106,6 +127,7 @@ def _lines(tensor: dict[str, Any], sinks: int) -> dict[str, str]:
         "stored as": tensor["stored_as"],
         "one scale for": tensor["share_a_scale"],
         "a number": tensor["formula"],
+        "stored": ", ".join(f"{name} {kind}" for name, kind in tensor["fields"].items()),
         **tensor["maps"],
         "exact tokens": " and ".join(exact) or "none",
         "packed": "token by token" if tensor["flush"] == 1 else f"{tensor['flush']} tokens at a time",

@@ -69,7 +69,8 @@ class TensorSpec:
     def _check_sharing(self) -> None:
         legal = codec_family(self.codec).sharings
         if self.sharing not in (legal or (None,)):
-            words = f"needs one of the sharing words {', '.join(legal)}" if legal else "takes no sharing word"
+            named = ", ".join(f"{word} (-{_WORDS[word]})" for word in legal)
+            words = f"needs one of the sharing words {named}" if legal else "takes no sharing word"
             raise QuantKVError(f"{self.codec} {words}, not {self.sharing!r}")
 
     def _check_group(self) -> None:
@@ -120,6 +121,11 @@ class TensorSpec:
     @property
     def is_raw(self) -> bool:
         return codec_family(self.codec).raw
+
+    @property
+    def shared(self) -> Sharing | None:
+        """What shares a scale by its word; a codec may declare otherwise."""
+        return _shared(self.sharing, self.group, self.flush)
 
     @property
     def positions(self) -> bool:

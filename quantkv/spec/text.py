@@ -102,6 +102,7 @@ def _collect(text: str) -> Said:
         elif part.startswith("p."):
             said.policy = part[2:]
         elif part.startswith("c."):
+            _once(said.numbers, ("", "c"), 1, text)
             said.constants = part[2:]
         elif match := _POLICY.fullmatch(part):
             owner = current if match[1] in "rf" else ""
@@ -166,7 +167,9 @@ def _read_codec(text: str) -> tuple[str, str | None]:
     codec = max(names, key=len)
     word = head[len(codec) + 1 :]
     if word and word not in SHARING_WORDS:
-        raise QuantKVError(f"unknown sharing word {word!r} in {text!r}; legal: {', '.join(SHARING_WORDS)}")
+        full = codec_family(codec).sharings
+        legal = ", ".join(word for word, name in SHARING_WORDS.items() if name in full) or "none"
+        raise QuantKVError(f"unknown sharing word {word!r} in {text!r}; {codec} takes: {legal}")
     sharing = SHARING_WORDS[word] if word else default_sharing(codec)
     if sharing is None and codec_family(codec).sharings:
         raise QuantKVError(

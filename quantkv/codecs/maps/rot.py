@@ -27,7 +27,10 @@ class Rot(Map):
         matrix = place.constants.get(NAME)
         if matrix is None or tuple(matrix.shape) != shape:
             found = "none is given" if matrix is None else f"given is {list(matrix.shape)}"
-            raise QuantKVError(f"rot needs a constant {NAME!r} {list(shape)} for the {place}; {found}")
+            raise QuantKVError(
+                f"rot needs a constant {NAME!r} {list(shape)} for the {place}; {found}. Constants are "
+                "registered under a name and said by +c.NAME; k.… and v.… rotate keys or values alone"
+            )
         if not _error(matrix) <= NEAR:  # nor is one of NaN
             raise QuantKVError(
                 f"the constant {NAME!r} for the {place} is not orthogonal: R Rᵀ differs from the identity by "
