@@ -2,6 +2,7 @@
 // panel at a time: as many rows as share a block of its words.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include "simd.h"
@@ -73,6 +74,20 @@ struct Lookup {
   }
 };
 
+// use(0), use(1) ... as constants: compilers leave loops with so much inside rolled, and shifts would be counted anew.
+template <class Use, int... I>
+QUANTKV_INLINE void each_of(std::integer_sequence<int, I...>, Use&& use) {
+  (use(std::integral_constant<int, I>()), ...);
+}
+template <int N, class Use>
+QUANTKV_INLINE void each_row(Use&& use) {
+#if defined(QUANTKV_ROLLED)
+  for (int i = 0; i < N; ++i) use(i);
+#else
+  each_of(std::make_integer_sequence<int, N>(), use);
+#endif
+}
+
 // One plane's blocks of 16 words, BITS of a vector in each; 0: there is no such plane.
 template <int BITS, int NV>
 struct Blocks {
@@ -107,8 +122,7 @@ struct Words {
     Blocks<B0, NV> b0(source, 0);
     Blocks<B1, NV> b1(source, 1);
     Blocks<B2, NV> b2(source, 2);
-QUANTKV_UNROLL(32)
-    for (int r = 0; r < rows<NV>(); ++r) {
+    each_row<rows<NV>()>([&](auto r) QUANTKV_LAMBDA {
       b0.enter(row, r);
       b1.enter(row, r);
       b2.enter(row, r);
@@ -120,7 +134,7 @@ QUANTKV_UNROLL(4)
         if (B2) x[v] = x[v] + t2.at(b2.words, b2.bit(r, first + v));
       }
       use(row + r, x);
-    }
+    });
   }
 };
 
@@ -159,8 +173,7 @@ struct Joined {
   QUANTKV_INLINE void step(int row, int first, Use&& use) const {
     Blocks<B0, NV> low(source, 0);
     Blocks<B1, NV> high(source, 1);
-QUANTKV_UNROLL(32)
-    for (int r = 0; r < rows<NV>(); ++r) {
+    each_row<rows<NV>()>([&](auto r) QUANTKV_LAMBDA {
       low.enter(row, r);
       high.enter(row, r);
       F16 x[NVP];
@@ -168,7 +181,7 @@ QUANTKV_UNROLL(4)
       for (int v = 0; v < NVP; ++v)
         x[v] = number(low.words, low.bit(r, first + v), high.words, high.bit(r, first + v));
       use(row + r, x);
-    }
+    });
   }
 };
 
