@@ -81,7 +81,7 @@ QUANTKV_INLINE void each_of(std::integer_sequence<int, I...>, Use&& use) {
 }
 template <int N, class Use>
 QUANTKV_INLINE void each_row(Use&& use) {
-#if defined(QUANTKV_ROLLED)
+#if defined(QUANTKV_ROLLED) || !defined(__AVX2__)  // lanes looked up one by one: much code, and no shift saved
   for (int i = 0; i < N; ++i) use(i);
 #else
   each_of(std::make_integer_sequence<int, N>(), use);
