@@ -91,7 +91,8 @@ ONE_HEAD = Field("codes", torch.uint8, 1, 1, DIM, 4, tiled=True)
 UNTILED = Field("codes", torch.uint8, HEADS, 1, DIM, 4)
 REFUSED: dict[str, tuple[tuple[Field, ...], tuple[Term, ...], str]] = {
     "two of one name": ((CODES, CODES), (Codes("codes", Affine()),), "two fields of one name: codes, codes"),
-    "no term": ((CODES,), (), "needs a term"),
+    "no term": ((CODES,), (), r"terms are a tuple of Codes, Sparse and LowRank, not \(\)"),
+    "terms without a comma": ((CODES,), Codes("codes", Affine()), "terms are a tuple of Codes"),  # type: ignore[dict-item]
     "no such codes": ((SCALE,), (Codes("codes", Affine()),), "reads a field 'codes'; declared: scale"),
     "no such scale": ((CODES,), (Codes("codes", Affine(), (TOKEN,)),), "reads a field 'scale'"),
     "no such zero": ((CODES,), (Codes("codes", Affine(), zero=TOKEN),), "reads a field 'scale'"),
@@ -192,7 +193,7 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
         Stored(Declared(fields, terms), PLACE)
 
 
-@pytest.mark.parametrize("bits", [0, 7, 9])
+@pytest.mark.parametrize("bits", [0, 9, 16])
 def test_widths_that_cannot_be_packed_are_refused(bits: int) -> None:
     with pytest.raises(
         QuantKVError, match=rf"'c' has {bits} bits of torch.uint8; legal: uint8 codes of 1, 2"

@@ -40,7 +40,13 @@ class Simulator(Protocol):
     """A decode-exact pass in progress: it computes attention itself where a layer would be quantized."""
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: AttentionOptions,
+        told: Tensor | None,
     ) -> Tensor | None: ...
 
     def begin_call(self, padding: Tensor | None, seen: int) -> None: ...
@@ -90,7 +96,8 @@ def quantkv_attention(
     plain = not packed and softcap is None and s_aux is None
     if not plain or (asked and SIMULATION.get() is not None):
         _check(query, key, attention_mask, dropout, position_bias)
-    out = _simulated(module, query, key, value, options) if asked else None
+    told = kwargs.get("position_ids")
+    out = _simulated(module, query, key, value, options, told) if asked else None
     if out is None and plain:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
@@ -143,13 +150,19 @@ def _check(
 
 
 def _simulated(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    options: AttentionOptions,
+    told: Tensor | None,
 ) -> Tensor | None:
-    """What a decode-exact pass makes of a causal layer; None where none runs or it leaves the layer alone."""
+    """What a decode-exact pass makes of a causal layer; None where none runs or it leaves the layer alone.
+    `told` are the position ids that a cache's update would be told."""
     simulation, layer = SIMULATION.get(), getattr(module, "layer_idx", None)
     if simulation is None or not isinstance(layer, int):
         return None
-    return simulation.attend(layer, query, key, value, options)
+    return simulation.attend(layer, query, key, value, options, told)
 
 
 @contextmanager

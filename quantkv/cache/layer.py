@@ -26,7 +26,7 @@ from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec, Half
 from quantkv.store import TensorStore, View
 
-ANY_WIDTH = 1024
+ANY_WIDTH = 256
 """A head's width that groups divide, as long as no tensor has shown its own."""
 NOWHERE: Mapping[Which, Place] = {"key": Place("key", 1, ANY_WIDTH), "value": Place("value", 1, ANY_WIDTH)}
 """Of a layer that belongs to no model: keys that are not turned, no constants."""
@@ -178,6 +178,19 @@ class QuantizedLayer(DynamicLayer):
             source = "none" if pads is None else "position ids"
         self.padding_source = source
         return pads or [0] * rows
+
+    @property
+    def positions(self) -> bool:
+        """Whether its method needs to know the positions of tokens."""
+        return self.spec.key.positions
+
+    def check_positions(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> None:
+        """Raise what an update would for positions that do not count on, before anything changes."""
+        told, start = attention_kwargs.get("position_ids"), self.get_seq_length()
+        if self.key_store is not None and start:
+            row_offsets(told, self.key_store.pads, start, length, self.key_store.offsets)
+        else:
+            row_offsets(told, self._find_pads(attention_kwargs, rows, length), 0, length, [0] * rows)
 
     def _find_offsets(self, attention_kwargs: dict[str, Any], length: int) -> None:
         """Where rows begin, for methods that need positions; UnsupportedError where the call does not count

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def layer_places(config: PreTrainedConfig, spec: CacheSpec, layer: int) -> Mapping[Which, Place]:
     """The places of a layer's keys and values; shapes are those that the configuration states, dtypes left
     open. Methods that need to know what nobody knows of the model refuse them."""
-    shapes = dict(zip(("key", "value"), kv_shapes(config, layer) or [(1, ANY_WIDTH)] * 2))
+    known = kv_shapes(config, layer)
+    shapes = dict(zip(("key", "value"), known or [(1, ANY_WIDTH)] * 2))
     rope, unknown = known_rope(config, layer) if spec.key.positions else (None, "")
     constants = constants_named(spec.constants) if spec.constants else None
 
@@ -28,4 +29,8 @@ def layer_places(config: PreTrainedConfig, spec: CacheSpec, layer: int) -> Mappi
         own = constants.at(layer, which) if constants else {}
         return Place(which, *shapes[which], layer=layer, rope=rope, constants=own, rope_unknown=unknown)
 
-    return {"key": place("key", rope, unknown), "value": place("value")}
+    places: dict[Which, Place] = {"key": place("key", rope, unknown), "value": place("value")}
+    for half in spec.halves:  # what cannot stand there is refused before any token comes
+        if known or half.tensor.positions:
+            half.tensor.at(places[half.which])
+    return places

@@ -73,13 +73,16 @@ def _offset(row: int, told: list[int], real_before: int, offset: int | None) -> 
         return 0
     if offset is None:
         offset = real[0]
+    if offset < 0:
+        raise UnsupportedError(f"unrope needs positions from 0 on: row {row} begins at {offset}")
     expected = range(offset + max(0, real_before), offset + max(0, real_before) + len(real))
-    if real != list(expected):
-        raise UnsupportedError(
-            f"unrope needs positions that count on from a row's first real token: row {row} is told "
-            f"{_shown(real)} where {_shown(expected)} would follow; packed sequences, trees and padding "
-            "between tokens need a format without unrope"
-        )
+    for at, (is_told, follows) in enumerate(zip(real, expected, strict=True)):
+        if is_told != follows:
+            raise UnsupportedError(
+                f"unrope needs positions that count on from a row's first real token: row {row} is told "
+                f"{_shown(real[at:])} where {_shown(expected[at:])} would follow; packed sequences, trees "
+                "and padding between tokens need a format without unrope"
+            )
     return offset
 
 

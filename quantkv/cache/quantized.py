@@ -58,6 +58,7 @@ class QuantizedCache(AllOrNothing):
         self._reasons: dict[int, str] = {}
         for index, layer in enumerate(self.layers):
             self._replace(index, layer)
+        self._first = next((i for i, layer in enumerate(self.layers) if isinstance(layer, DynamicLayer)), 0)
         if not self.quantized_layers:
             kinds = sorted(set(self._reasons.values()))
             raise UnsupportedError(f"{self.spec.name} applies to no layer of this model: {'; '.join(kinds)}")
@@ -107,9 +108,17 @@ class QuantizedCache(AllOrNothing):
         """Add a layer's keys and values."""
         if getattr(self, "_is_user_defined", False):  # `generate` was given this cache
             self._check_generate(kwargs.get("kwargs") or {})
+        if layer_idx == self._first:
+            self._check_positions(kwargs.get("kwargs") or {}, *key_states.shape[::2])
         views = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         self._pads.pop(layer_idx, None)  # a later call may come without a 2-D mask
         return views
+
+    def _check_positions(self, attention_kwargs: dict[str, Any], rows: int, length: int) -> None:
+        """Raise where a call's positions do not count on, before its first layer changes."""
+        asking = [layer for layer in self.quantized_layers if layer.positions]
+        if asking:
+            asking[0].check_positions(attention_kwargs, rows, length)
 
     def _check_generate(self, attention_kwargs: dict[str, Any]) -> None:
         """Raise where `generate` would go on with text of its own: without `use_cache` each step brings all

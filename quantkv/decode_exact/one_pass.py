@@ -31,10 +31,11 @@ ARITHMETIC = 0.05
 class OnePass:
     """What a pass of a model does. `calls`: of each of its calls of attention, in order, the module's layer
     and the layer whose cached keys and values it reads. `continues`: whether it may follow a cache with
-    several tokens at once."""
+    several tokens at once. `tells`: whether its cache is told position ids, as its attention may be alone."""
 
     calls: tuple[tuple[int, int], ...]
     continues: bool
+    tells: bool
 
 
 _KNOWN: weakref.WeakKeyDictionary[Any, OnePass | str] = weakref.WeakKeyDictionary()
@@ -66,12 +67,12 @@ def _examine(model: Any) -> OnePass | str:
         if not _alike(forward(model, _ids(), keep=TOKENS).double(), expected):
             return "without a cache it gives other logits, without any format"
     if not any(hasattr(layer, "conv_states") for layer in looker.cache.layers):
-        return OnePass(tuple(looker.calls), True)
+        return OnePass(tuple(looker.calls), True, looker.cache.told)
     stepped = _plain_pass(model, [1] * TOKENS)
     if not _alike(_plain_pass(model, [TOKENS]), stepped):
         return "its linear layers give other logits in one call than token by token, without any format"
     continues = _alike(_plain_pass(model, [TOKENS // 2, TOKENS - TOKENS // 2]), stepped)
-    return OnePass(tuple(looker.calls), continues)
+    return OnePass(tuple(looker.calls), continues, looker.cache.told)
 
 
 def _alike(logits: Tensor, expected: Tensor) -> bool:
@@ -107,10 +108,12 @@ class _NoisyCache(DynamicCache):
         super().__init__(config=config)
         self.noisy = noisy
         self.held: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self.told = False
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
+        self.told |= (kwargs.get("kwargs") or {}).get("position_ids") is not None
         given = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         noise = [_noise(x, 2 * layer_idx + i) if self.noisy else x for i, x in enumerate(given)]
         self.held[layer_idx] = list(zip(given, noise, strict=True))
@@ -133,7 +136,13 @@ class _Looker:
         """One unpadded call: nothing to note."""
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: AttentionOptions,
+        told: Tensor | None,
     ) -> Tensor | None:
         for donor, held in reversed(self.cache.held.items()):
             exact = [_exact(x, *pair) for x, pair in zip((key, value), held, strict=True)]

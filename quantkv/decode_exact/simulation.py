@@ -88,7 +88,13 @@ class Simulation:
         self._reaches.append(reach)
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: AttentionOptions,
+        told: Tensor | None,
     ) -> Tensor | None:
         """Attention of one layer, `[B, Hq, Q, Dv]`; None where the layer is not quantized."""
         if isinstance(key, KVHandle) or isinstance(value, KVHandle):
@@ -109,16 +115,16 @@ class Simulation:
                 "use a DynamicCache() made without a config, which drops nothing"
             )
         keys, values = (
-            Kept.make(storage, x, call.pads, call.bounds(storage.window), self._offsets(call, storage))
+            Kept.make(storage, x, call.pads, call.bounds(storage.window), self._offsets(call, storage, told))
             for storage, x in zip(self.layers[layer], (key, value), strict=True)
         )
         return mixed_attention(query, keys, values, call.exact_groups(), call.offset, span, options)
 
-    def _offsets(self, call: Call, storage: Storage) -> list[int]:
-        """The position of each row's first real token, as position ids tell; where nobody asks, 0."""
+    def _offsets(self, call: Call, storage: Storage, told: Tensor | None) -> list[int]:
+        """The position of each row's first real token, as the cache would be told; where nobody asks, 0."""
         begins, ends = call.rows.begins.tolist(), call.rows.ends.tolist()
-        told = self._positions if storage.positions and isinstance(self._positions, Tensor) else None
-        return pass_offsets(told, begins, ends, call.offset)
+        asked = storage.positions and self.model.tells
+        return pass_offsets(told if asked else None, begins, ends, call.offset)
 
     def _donor(self, layer: int) -> int:
         """The layer whose keys and values this call of attention reads."""

@@ -42,7 +42,13 @@ class _Capture:
         """One unpadded call without a cache: nothing to note."""
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: AttentionOptions,
+        told: Tensor | None,
     ) -> None:
         self.visit(LayerCall(layer, query, key, value, options))
 
