@@ -61,12 +61,15 @@ class NativePages:
 
 
 def tensors_of(texts: list[str]) -> dict[str, tuple[TensorSpec, str]]:
-    """Every different tensor of some specs, by a name that tells which."""
+    """Every different tensor of some specs that kernels encode by a rule of their own, by a name that tells
+    which. Maps come before them and are PyTorch's."""
     found = {}
     for text in texts:
         spec = parse_spec(text)
         for which in ("key", "value"):
             tensor: TensorSpec = getattr(spec, which)
+            if tensor.maps or tensor.build().rule is None:
+                continue
             chunk = f"@{tensor.flush}" if str(tensor.sharing).startswith("chunk") else ""
             found[f"{which} {tensor}{chunk}"] = (tensor, which)
     return found
