@@ -91,7 +91,7 @@ def workplace(_models: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def run(page: str) -> dict:
     scope: dict = {}
-    exec(compile(program(page), page, "exec"), scope)
+    exec(compile(program(page), page, "exec", dont_inherit=True), scope)
     return scope
 
 
