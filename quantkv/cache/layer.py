@@ -24,10 +24,10 @@ from quantkv.codecs.place import Which
 from quantkv.engines import KVHandle, engine_for
 from quantkv.errors import QuantKVError
 from quantkv.spec.specs import CacheSpec, Half
+from quantkv.spec.tensors import TensorSpec
 from quantkv.store import TensorStore, View
 
-ANY_WIDTH = 256
-"""A head's width that groups divide, as long as no tensor has shown its own."""
+ANY_WIDTH = 64
 NOWHERE: Mapping[Which, Place] = {"key": Place("key", 1, ANY_WIDTH), "value": Place("value", 1, ANY_WIDTH)}
 """Of a layer that belongs to no model: keys that are not turned, no constants."""
 PAST_RECORDING_RESERVE = 256
@@ -308,8 +308,8 @@ class QuantizedLayer(DynamicLayer):
         if self.stores:
             methods = [(store.stored, store.device) for store in self.stores]
         else:
-            places = [half.tensor.at(self._places[half.which]) for half in self.spec.halves]
-            methods = [(stored, torch.device("cpu")) for stored in places]
+            pairs = [(half.tensor, self._places[half.which]) for half in self.spec.halves]
+            methods = [(tensor.at(fitting(place, tensor)), torch.device("cpu")) for tensor, place in pairs]
         served = [engine_for(*method) for method in methods]
         engine, _ = served[0] if served[0][1] else served[1]
         return engine.name, "; ".join(dict.fromkeys(why for _, why in served if why))
@@ -358,9 +358,19 @@ class QuantizedLayer(DynamicLayer):
             return
         self.lazy_initialization(tensors["key.ring"], tensors["value.ring"], numbers["key"]["pads"])
         for name, store in zip(("key", "value"), self.stores, strict=True):
-            own = [part for part in tensors if part.startswith(f"{name}.")]
-            parts = {part.partition(".")[2]: tensors[part] for part in own}
+            state = [f"state.{fitted}" for fitted in store.pages.row_state.numbers]
+            parts = {part: tensors[f"{name}.{part}"] for part in ("pages", "ring", "sinks", *state)}
             store.restore(parts, numbers[name])
+
+
+def fitting(place: Place, tensor: TensorSpec) -> Place:
+    """The place, with some width that groups of channels divide where no width is known."""
+    group = tensor.group if tensor.sharing == "token" and tensor.group else 1
+    return (
+        place
+        if place.num_heads > 1 or place.head_dim != ANY_WIDTH
+        else replace(place, head_dim=ANY_WIDTH * group)
+    )
 
 
 def kept(length: int, tokens_to_remove: int) -> int:

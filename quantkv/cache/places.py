@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from quantkv.cache.kv_shapes import kv_shapes
-from quantkv.cache.layer import ANY_WIDTH
+from quantkv.cache.layer import ANY_WIDTH, fitting
 from quantkv.cache.rotary import known_rope
 from quantkv.codecs import Place, Rope
 from quantkv.codecs.constants import constants_named
@@ -32,5 +32,5 @@ def layer_places(config: PreTrainedConfig, spec: CacheSpec, layer: int) -> Mappi
     places: dict[Which, Place] = {"key": place("key", rope, unknown), "value": place("value")}
     for half in spec.halves:  # what cannot stand there is refused before any token comes
         if known or half.tensor.positions:
-            half.tensor.at(places[half.which])
+            half.tensor.at(fitting(places[half.which], half.tensor))
     return places

@@ -82,9 +82,13 @@ def _block(sharing: Sharing) -> str:
 
 
 def _fields(tensor: TensorSpec, place: Place) -> dict[str, str]:
-    """What each field of a page has: bits of a code, or a dtype."""
+    """What each field of a page has: bits of a code, or a dtype; nothing where the width is impossible."""
+    try:
+        declared = tensor.build().fields(place)
+    except QuantKVError:
+        return {}
     own = [field for word in tensor.maps for field in map_named(word)().fields(place)]
-    kinds = [(f.name, f.dtype if f.bits is None else f"{f.bits} bits") for f in tensor.build().fields(place)]
+    kinds = [(f.name, f.dtype if f.bits is None else f"{f.bits} bits") for f in declared]
     kinds += [(field.name, field.dtype) for field in own]
     return {name: str(kind).removeprefix("torch.") for name, kind in kinds}
 
@@ -127,7 +131,7 @@ def _lines(tensor: dict[str, Any], sinks: int) -> dict[str, str]:
         "stored as": tensor["stored_as"],
         "one scale for": tensor["share_a_scale"],
         "a number": tensor["formula"],
-        "stored": ", ".join(f"{name} {kind}" for name, kind in tensor["fields"].items()),
+        "stored": ", ".join(f"{name} {kind}" for name, kind in tensor["fields"].items()) or "-",
         **tensor["maps"],
         "exact tokens": " and ".join(exact) or "none",
         "packed": "token by token" if tensor["flush"] == 1 else f"{tensor['flush']} tokens at a time",
